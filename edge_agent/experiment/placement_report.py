@@ -37,7 +37,7 @@ from shared.placement import (
     told_by_gradients,
 )
 from shared.runtime.block_entries import entries_of
-from shared.runtime.crossing_wire import numbers_spec
+from shared.runtime.forms import numbers_spec
 from shared.tensor_wire import slot_codec
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name

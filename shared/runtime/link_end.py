@@ -14,8 +14,8 @@ from shared.events import Emit
 from shared.events.worker import Delivered, Encoded, Received, Sent
 from shared.execution.step_in_flight import Outgoing
 from shared.placement import ArrivalJudge, Cargo, Crossing, Program, Receive, Send, bundles
-from shared.runtime.announcements import check_announcement
-from shared.runtime.crossing_wire import ROLES, EncodedSlots
+from shared.runtime.arriving import Arriving
+from shared.runtime.forms import Form, Forms
 from shared.runtime.load_coder import LoadCoder, raw_bytes
 from shared.runtime.load_queue import Arrived, LoadQueue
 from shared.runtime.outbox import KeptLoad, Outbox
@@ -24,7 +24,7 @@ from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor, key_of
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
-from shared.wire.isthmus.v1.tensor_pb2 import Frame, TensorHeader
+from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
 POSITION_SECONDS = 30.0
 """Longest wait for the position of the other end: it says that at once, and nothing is under way by which its silence shows."""
@@ -40,6 +40,7 @@ class LinkEnd:
     def __init__(
         self,
         peer: str,
+        forms: Forms,
         coder: LoadCoder,
         arrivals: ArrivalJudge,
         loads: LoadQueue,
@@ -53,7 +54,7 @@ class LinkEnd:
         self.peer = peer
         self._window = window = arrivals.window
         self._coder = coder
-        self._wire = wire = coder.wire
+        self._version = forms.placement.version
         self._arrivals = arrivals
         self._loads = loads
         self._relay = relay
@@ -68,19 +69,13 @@ class LinkEnd:
         self._outbox = Outbox(leaving, window.first, labelled, most_ahead, together, merged=merged)
         self._kept_steps = most_repeated if peer in plan.stateless else 0
         """Steps that the peer has done and for which it may need everything again."""
-        self._slots_of = {crossing: wire.slots(crossing) for crossing in coming}
+        self._leaving: dict[Crossing, Form] = {crossing: forms.of(crossing) for crossing in leaving}
+        """The forms of all that leaves by this link."""
+        self._arriving = [Arriving(forms.of(crossing), window.first_of(crossing)) for crossing in coming]
         self._coming = {
-            (ROLES[crossing.cargo], crossing.index, slot): crossing
-            for crossing, slots in self._slots_of.items()
-            for slot in slots
+            (one.form.role, one.crossing.index, slot): one for one in self._arriving for slot in one.form.slots
         }
-        self._agreed: dict[tuple[Crossing, int], tuple[int, TensorHeader]] = {}
-        """Samples and announcement that were agreed to last, by crossing and slot."""
-        self._received = {crossing: window.first_of(crossing) for crossing in coming}
-        """Step that is whole next, by crossing that comes here."""
-        self._announced: dict[Crossing, tuple[int, int, int]] = {}
-        """Step, samples and count of slots that are announced, where some are missing, by crossing."""
-        self._slots: dict[tuple[Crossing, int], EncodedSlots] = {}
+        """What comes by this link, as a tensor's key names it."""
         self.reports = relay.queues[peer]
         """The reports on their way to the peer."""
         self._more_to_send = self.reports.due
@@ -125,10 +120,9 @@ class LinkEnd:
 
     def send(self, outgoing: Outgoing) -> None:
         """Something has to go to the peer."""
+        form = self._leaving[outgoing.crossing]
         for slot, tensor in enumerate(outgoing.load if isinstance(outgoing.load, tuple) else ()):
-            if tensor is None:
-                continue
-            if (length := self._wire.length(outgoing.crossing, slot, tensor.shape)) is not None:
+            if tensor is not None and (length := form.length(slot, tensor.shape)) is not None:
                 self._arrivals.note_length(outgoing.step, length)
         self._outbox.put(outgoing)
         self._more_to_send.set()
@@ -137,11 +131,11 @@ class LinkEnd:
     def position(self) -> LinkPosition:
         """The position of this end, for the first message of a stream."""
         return LinkPosition(
-            placement_version=self._wire.placement.version,
+            placement_version=self._version,
             awaited=[
                 Awaited(role=key.role, block=key.block, slot=key.slot, next_step=key.step)
-                for crossing, step in self._received.items()
-                for key in [self._first_key(crossing, step)]
+                for one in self._arriving
+                for key in [one.form.first_key(one.next_step)]
             ],
             dones_received=self._dones_received,
             life=self._window.life,
@@ -149,29 +143,28 @@ class LinkEnd:
 
     def resume(self, peer: LinkPosition) -> None:
         """A stream begins, whose other end has this. Raises ProtocolError for a position that cannot be."""
-        if peer.placement_version != self._wire.placement.version:
+        if peer.placement_version != self._version:
             raise ProtocolError(
-                f"worker {self.peer!r} holds placement {peer.placement_version}; {self._wire.placement.version} is in force"
+                f"worker {self.peer!r} holds placement {peer.placement_version}; {self._version} is in force"
             )
         is_new = peer.life != self._peer_life
         if is_new and self.peer not in self._window.plan.stateless:
             raise ProtocolError(
                 f"worker {self.peer!r} says that it has begun again, which it cannot under this placement"
             )
-        leaving = {self._first_key(crossing, 0)[1:]: crossing for crossing in self._outbox.crossings}
+        leaving = {form.first_key(0)[1:]: form for form in self._leaving.values()}
         # Counted first: a message has room for a hundred times as many as any placement has.
         is_as_many = len(peer.awaited) == len(leaving)
         awaited = {(one.role, one.block, one.slot): one.next_step for one in peer.awaited} if is_as_many else {}
         if awaited.keys() != leaving.keys() or not self.reports.covers(peer.dones_received, is_new=is_new):
             raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
-        self._outbox.resume({leaving[key]: self._wire.step(leaving[key], step) for key, step in awaited.items()})
+        self._outbox.resume({leaving[key].crossing: leaving[key].step_of(step) for key, step in awaited.items()})
         self._peer_life = peer.life
         self.reports.resume(peer.dones_received, is_new=is_new)
         self._peer_has_ended = False
-        self._announced.clear()
-        self._slots.clear()
-        for crossing, step in self._received.items():
-            self._arrivals.again(crossing, step)
+        for one in self._arriving:
+            one.begin_again()
+            self._arrivals.again(one.crossing, one.next_step)
         self._more_to_send.set()
 
     def keep(self) -> None:
@@ -232,43 +225,23 @@ class LinkEnd:
         Raises ProtocolError, and the error of a loss that refuses labels.
         """
         key, samples = key_of(frame), frame.batch_samples
-        crossing = self._crossing(key)
-        step, whole, count = self._announced.get(crossing, (self._wire.step(crossing, key.step), samples, 0))
-        if samples != whole:
-            raise ProtocolError(f"{key} came for a batch of {samples} samples; its batch has {whole}")
-        slots = self._slots_of[crossing]
-        self._check(frame, key, crossing, step, slots[count])
-        if count == 0:
+        arriving = self._arriving_of(key)
+        crossing = arriving.crossing
+        step, slot, is_first = arriving.check(frame, key)
+        if is_first:
             self._arrivals.accept(crossing, step, samples)
-        if (length := self._wire.length(crossing, slots[count], frame.tensor.shape)) is not None:
+        if (length := arriving.form.length(slot, frame.tensor.shape)) is not None:
             self._arrivals.accept_length(self.peer, step, length)
-        if count + 1 < len(slots):
-            self._announced[crossing] = step, samples, count + 1
-        else:
-            self._announced.pop(crossing, None)
+        arriving.agree(step, samples)
         # A peer at this step has long had the tensors of the workers that are furthest behind.
         plan = self._window.plan
         at = step - plan.samples_ahead if crossing in plan.sent_ahead else step
         self._outbox.forget_before(at + 1 - (self._kept_steps or plan.most_under_way))
 
-    def _check(self, frame: Frame, key: TensorKey, crossing: Crossing, step: int, slot: int) -> None:
-        """Agree to a tensor, at once if it looks as the one before it."""
-        looks = frame.batch_samples, frame.tensor
-        is_next = (
-            key == self._wire.key(crossing, step, slot) and frame.placement_version == self._wire.placement.version
-        )
-        if not is_next or self._agreed.get((crossing, slot)) != looks:
-            check_announcement(frame, self._wire.expected(crossing, step, slot, frame.batch_samples))
-            self._agreed[crossing, slot] = looks
-
-    def _crossing(self, key: TensorKey) -> Crossing:
-        if (crossing := self._coming.get((key.role, key.block, key.slot))) is None:
+    def _arriving_of(self, key: TensorKey) -> Arriving:
+        if (arriving := self._coming.get((key.role, key.block, key.slot))) is None:
             raise ProtocolError(f"{key} came from {self.peer!r}, who has none to send under this placement")
-        return crossing
-
-    def _first_key(self, crossing: Crossing, step: int) -> TensorKey:
-        """Return the key of the first tensor of a crossing: its slot tells apart what one block reads."""
-        return self._wire.key(crossing, step, self._wire.slots(crossing)[0])
+        return arriving
 
     def note_delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
         """Tell that the peer has acknowledged a tensor; every stream calls this. See `Delivered`."""
@@ -291,16 +264,16 @@ class LinkEnd:
         tensors: list[WireTensor] = []
         payload_bytes = raw = 0
         for item in items:
+            form = self._leaving[item.crossing]
             if item.encoded is None:
                 started = time.monotonic()
-                item.encoded = await self._coder.encode(item)
+                item.encoded = await self._coder.encode(item, form)
                 item.load = ()
                 self._emit(Encoded(item.step, started, time.monotonic()))
             if self._outbox.is_there(item):
                 continue  # Encoded all the same, because its error gradient may have to be corrected.
             for slot, encoded in item.encoded.items():
-                key = self._wire.key(item.crossing, item.step, slot)
-                tensors.append(to_wire(encoded, key, self._wire.placement.version, item.samples))
+                tensors.append(to_wire(encoded, form.key(item.step, slot), form.version, item.samples))
                 if encoded is not None:
                     payload_bytes += len(encoded.payload)
                     raw += encoded.raw_bytes
@@ -330,20 +303,16 @@ class LinkEnd:
                 await self._take_tensor(tensor)
 
     async def _take_tensor(self, tensor: WireTensor) -> None:
-        crossing = self._crossing(tensor.key)
-        step, samples = self._wire.step(crossing, tensor.key.step), tensor.batch_samples
-        encoded = from_wire(tensor)
+        arriving, encoded = self._arriving_of(tensor.key), from_wire(tensor)
         self._emit(Received(self.peer, tensor, raw_bytes(encoded)))
-        slots = self._slots.setdefault((crossing, step), {})
-        slots[tensor.key.slot] = encoded
-        if len(slots) < len(self._slots_of[crossing]):
+        step, slots = arriving.add(tensor.key, {tensor.key.slot: encoded})
+        if slots is None:
             return
-        load = await self._coder.decode(crossing, step, samples, slots)
+        load = await self._coder.decode(arriving.form, step, tensor.batch_samples, slots)
         # From here on without a pause: a lost stream has brought this or has not.
-        del self._slots[crossing, step]
-        self._received[crossing] = step + 1
-        self._coder.note_taken(step, crossing)
-        self._loads.put(Arrived(step, samples, crossing, load))
+        arriving.end(step)
+        self._coder.note_taken(step, arriving.form)
+        self._loads.put(Arrived(step, tensor.batch_samples, arriving.crossing, load))
 
 
 def _own_feature(operations: Program, peer: str) -> Crossing | None:

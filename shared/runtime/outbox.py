@@ -33,6 +33,19 @@ _Place = tuple[tuple[int, int, int], int]
 """The urgency of a crossing's first item, and the number of the crossing: slices of one block are equally urgent."""
 
 
+class _Leaving(ResendBuffer[KeptLoad]):
+    """The items of one crossing."""
+
+    def __init__(self, crossing: Crossing, number: int, first_step: int) -> None:
+        super().__init__(first_step)
+        self.crossing = crossing
+        self.number = number
+        self.place: _Place | None = None
+        """Its place among those of which something waits."""
+        self.there: int | None = None
+        """First step that the peer lacks, where this worker makes again what it may have."""
+
+
 class Outbox:
     """The items of all crossings that leave by one link."""
 
@@ -57,16 +70,10 @@ class Outbox:
         self._bundles = bundles or {}
         self._labelled = labelled
         self._most_ahead = most_ahead
-        self._items: dict[Crossing, ResendBuffer[KeptLoad]] = {
-            crossing: ResendBuffer(first_step) for crossing in crossings
-        }
-        self._numbers = {crossing: number for number, crossing in enumerate(crossings)}
-        self._places: dict[Crossing, _Place] = {}
-        """The crossings of which something waits, each with its place among them."""
+        self._leaving = [_Leaving(crossing, number, first_step) for number, crossing in enumerate(crossings)]
+        self._of = dict(zip(crossings, self._leaving, strict=True))
         self._ready: list[_Place] = []
-        """The same places, the most urgent first: a link may have thousands, and few that wait."""
-        self._there: dict[Crossing, int] = {}
-        """First step that the peer lacks, by crossing, where this worker makes again what it may have."""
+        """The places of those of which something waits, the most urgent first: a link may have thousands, and few that wait."""
         self._keeps_first = False
         """True if the peer may need the weights with which a step begins."""
         self._forgotten = first_step
@@ -75,13 +82,13 @@ class Outbox:
     @property
     def waiting(self) -> int:
         """Count the items that have not been handed to the link."""
-        return sum(items.waiting for items in self._items.values())
+        return sum(one.waiting for one in self._leaving)
 
     def keep_first(self, outgoing: Outgoing) -> None:
         """Keep a load that the peer has, and lacks if it loses all: the weights with which a placement came into force."""
         self._keeps_first = True
         item = KeptLoad(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
-        self._items[outgoing.crossing].keep(outgoing.step, item)
+        self._of[outgoing.crossing].keep(outgoing.step, item)
 
     def put(self, outgoing: Outgoing) -> None:
         """One more has to go."""
@@ -89,8 +96,9 @@ class Outbox:
         if outgoing.crossing.cargo is Cargo.LABEL and self._labelled is not None:
             assert isinstance(outgoing.load, tuple)
             item.waits = sum(part.nbytes for part in outgoing.load if part is not None) <= MOST_WAITING_BYTES
-        self._items[outgoing.crossing].keep(outgoing.step, item)
-        self._look_at(outgoing.crossing)
+        leaving = self._of[outgoing.crossing]
+        leaving.keep(outgoing.step, item)
+        self._look_at(leaving)
 
     def next(self, begun: int) -> tuple[KeptLoad, ...]:
         """Return the items to send next, together: of those that wait, the most urgent; labels with their feature.
@@ -99,15 +107,16 @@ class Outbox:
         """
         for item in self._waiting(begun):
             if (bundle := self._bundles.get(item.crossing)) is not None:
-                if all(self._items[one].next_step > item.step for one in bundle.after):
+                if all(self._of[one].next_step > item.step for one in bundle.after):
                     return self._together(bundle, item.step)
                 continue
             if not item.waits or self._labelled is None:
                 return (item,)
-            feature = self._items[self._labelled].first_unsent()
+            labelled = self._of[self._labelled]
+            feature = labelled.first_unsent()
             if feature is not None and feature.step == item.step:
                 return item, feature
-            if self._items[self._labelled].sent_step > item.step:  # A lost stream has brought the feature alone.
+            if labelled.sent_step > item.step:  # A lost stream has brought the feature alone.
                 return (item,)
         return ()
 
@@ -115,7 +124,7 @@ class Outbox:
         """The first item of each crossing of which something waits, in their order."""
         ahead: list[KeptLoad] = []
         for _, number in self._ready:
-            if (item := self._items[self.crossings[number]].first_unsent()) is None:
+            if (item := self._leaving[number].first_unsent()) is None:
                 continue  # The peer again waits for a tensor that it had, and that is forgotten.
             if item.step < begun:
                 yield item
@@ -125,18 +134,17 @@ class Outbox:
 
     def _together(self, bundle: Bundle, step: int) -> tuple[KeptLoad, ...]:
         """Return the items of a bundle that the peer lacks of a step. A lost stream may have brought some of them."""
-        first = (self._items[one].first_unsent() for one in bundle.together)
+        first = (self._of[one].first_unsent() for one in bundle.together)
         return tuple(item for item in first if item is not None and item.step == step)
 
-    def _look_at(self, crossing: Crossing) -> None:
+    def _look_at(self, leaving: _Leaving) -> None:
         """Count a crossing among those of which something waits, with its first item, or among them no more."""
-        item = self._items[crossing].first_unsent()
-        before = self._places.pop(crossing, None)
-        now = None
+        item, before, now = leaving.first_unsent(), leaving.place, None
         if item is not None:
-            now = self._places[crossing] = urgency(crossing, item.step, merged=self._merged), self._numbers[crossing]
+            now = urgency(leaving.crossing, item.step, merged=self._merged), leaving.number
         if before == now:
             return
+        leaving.place = now
         if before is not None:
             del self._ready[bisect_left(self._ready, before)]
         if now is not None:
@@ -144,12 +152,14 @@ class Outbox:
 
     def is_there(self, item: KeptLoad) -> bool:
         """Tell whether the peer has had this item of the life of this worker that is over."""
-        return item.step < self._there.get(item.crossing, item.step)
+        there = self._of[item.crossing].there
+        return there is not None and item.step < there
 
     def note_sent(self, item: KeptLoad) -> None:
         """All of an item has been handed to the link."""
-        self._items[item.crossing].sent_step = item.step + 1
-        self._look_at(item.crossing)
+        leaving = self._of[item.crossing]
+        leaving.sent_step = item.step + 1
+        self._look_at(leaving)
 
     def resume(self, awaited: Mapping[Crossing, int]) -> None:
         """A new stream begins: send of each crossing from the step that the peer waits for.
@@ -157,25 +167,25 @@ class Outbox:
         Raises ProtocolError, and changes nothing, for a step that it cannot wait for: it has not come, or was told to be done.
         """
         for crossing, step in awaited.items():
-            items = self._items[crossing]
-            is_ahead = items.next_step < step <= items.next_step + self._most_ahead
-            if not is_ahead and not items.covers(step):
-                first, what = next(iter(items.steps), items.next_step), f"{crossing.cargo} {crossing.index}"
+            leaving = self._of[crossing]
+            is_ahead = leaving.next_step < step <= leaving.next_step + self._most_ahead
+            if not is_ahead and not leaving.covers(step):
+                first, what = next(iter(leaving.steps), leaving.next_step), f"{crossing.cargo} {crossing.index}"
                 raise ProtocolError(
-                    f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {items.next_step} can be sent"
+                    f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {leaving.next_step} can be sent"
                 )
         for crossing, step in awaited.items():
-            items = self._items[crossing]
+            leaving = self._of[crossing]
             if self._most_ahead:
-                self._there[crossing], step = step, min(step, items.sent_step)
-            items.sent_step = step
-            self._look_at(crossing)
+                leaving.there, step = step, min(step, leaving.sent_step)
+            leaving.sent_step = step
+            self._look_at(leaving)
 
     def forget_before(self, before: int) -> None:
         """The peer has all that belongs to the steps before this one, and needs none of it again."""
         if before <= self._forgotten:
             return
         self._forgotten = before
-        for crossing, items in self._items.items():
+        for one in self._leaving:
             # The weights that the step before has made are those with which this one begins.
-            items.forget_before(before - (crossing.cargo is Cargo.WEIGHTS and self._keeps_first))
+            one.forget_before(before - (one.crossing.cargo is Cargo.WEIGHTS and self._keeps_first))

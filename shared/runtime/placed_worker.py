@@ -9,7 +9,7 @@ from shared.execution.residuals import Residuals
 from shared.execution.step_in_flight import Outgoing
 from shared.model.spec import TensorSpec
 from shared.placement import Placement, PlacementPlan, StepPlan, Window
-from shared.runtime.crossing_wire import CrossingWire
+from shared.runtime.forms import Forms
 from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.training.held_blocks import HeldBlocks
 from shared.training.step_log import StepLog
@@ -96,7 +96,7 @@ class PlacedWorker:
         setup = self._setup
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
         held, merged = setup.held, plan.model.merged
-        wire = CrossingWire(plan.placement, held.chain, setup.check_labels, held.recipe, self._residuals, merged=merged)
+        forms = Forms(plan.placement, held.chain, setup.check_labels, held.recipe, self._residuals, merged=merged)
         step_log = setup.step_log if plan.training else None
         window = Window(plan, setup.worker, first_step, life)
-        return PlacementExecutor(window, wire, blocks, setup.threads, emit, step_log, setup.give)
+        return PlacementExecutor(window, forms, blocks, setup.threads, emit, step_log, setup.give)

@@ -17,7 +17,7 @@ from shared.execution.step_in_flight import Outgoing
 from shared.execution.step_scheduler import StepScheduler
 from shared.placement import GROUP, ArrivalJudge, Backward, BlockSlice, Cargo, Window, from_group
 from shared.runtime.compute_loop import MOST_UNTAKEN, BatchSource, ComputeLoop, Departing, Results, SegmentDone
-from shared.runtime.crossing_wire import CrossingWire
+from shared.runtime.forms import Forms
 from shared.runtime.link_end import LinkEnd, LinkStream
 from shared.runtime.load_coder import LoadCoder
 from shared.runtime.load_queue import Arrived, LoadQueue
@@ -54,7 +54,7 @@ class PlacementExecutor:
     def __init__(
         self,
         window: Window,
-        wire: CrossingWire,
+        forms: Forms,
         blocks: PlacedBlocks,
         threads: Threads,
         emit: Emit,
@@ -79,13 +79,14 @@ class PlacementExecutor:
         self._loads = LoadQueue(scheduler.arriving, changed)
         results = Results(self._take_result, MOST_UNTAKEN)
         self._compute_loop = ComputeLoop(scheduler, self._loads, results, self._record, threads.compute, changed)
-        crossings = [one for one in plan.crossings if worker in (one.sender, one.receiver)]
         batches = blocks.held.recipe.accumulate_batches
         feedback = Feedback(blocks.feedback, scheduler.receives, plan.model.features, batches)
-        coder = LoadCoder(wire, crossings, feedback, threads.codecs)
+        coder = LoadCoder(feedback, threads.codecs, plan.placement.staleness)
         arrivals = ArrivalJudge(window)
         self._relay = relay = ReportRelay(window, emit, changed)
-        self.ends = {peer: LinkEnd(peer, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)}
+        self.ends = {
+            peer: LinkEnd(peer, forms, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)
+        }
         """By the worker at the other end."""
         for peer in plan.stateless.intersection(self.ends):
             for one in plan.between(worker, peer):

@@ -15,7 +15,7 @@ from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
 from shared.placement import Placement, Source, StepPlan, Window, held_blocks
 from shared.runtime.compute_loop import Samples
-from shared.runtime.crossing_wire import CrossingWire
+from shared.runtime.forms import Forms
 from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.training.held_blocks import HeldBlocks
 from shared.training.recipe import Recipe
@@ -165,8 +165,8 @@ class LinkedSession:
             for worker in placement.workers
         }
         self.workers: dict[str, PlacementExecutor] = {}
-        self.wires: dict[str, CrossingWire] = {}
-        """Wire of each worker, by its name."""
+        self.forms: dict[str, Forms] = {}
+        """Forms of the crossings of each worker, by its name."""
         self.blocks: dict[str, WatchedBlocks] = {}
         for worker in placement.workers:
             if not held_blocks(placement, worker) and not any(one.worker == worker for one in placement.sources):
@@ -179,9 +179,9 @@ class LinkedSession:
         """Make the executor of a worker, of a chain of its own."""
         held = HeldBlocks(chain, self._told, CPU, held_blocks(self.placement, worker), self._told.precision_of(worker))
         self.blocks[worker] = blocks = WatchedBlocks(held, self.plan, worker, self._how)
-        wire = self.wires[worker] = CrossingWire(self.placement, chain, lambda _labels: None, self._told)
+        forms = self.forms[worker] = Forms(self.placement, chain, lambda _labels: None, self._told)
         emit = self.events[worker].emit
-        self.workers[worker] = PlacementExecutor(window, wire, blocks, self._threads[worker], emit)
+        self.workers[worker] = PlacementExecutor(window, forms, blocks, self._threads[worker], emit)
 
     @property
     def streams(self) -> int:

@@ -9,7 +9,6 @@ from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement, deployment_at
 from shared.bounds import MOST_WORKERS
-from shared.codec import codec_by_name
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain
@@ -32,7 +31,7 @@ from shared.placement import (
     why_raw,
 )
 from shared.runtime.block_entries import SHARED
-from shared.runtime.crossing_wire import NUMBERS, CrossingWire, numbers_spec
+from shared.runtime.forms import Forms
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -104,17 +103,17 @@ class PlacementJudge:
 
     def _batches(self, plan: StepPlan) -> Batches:
         """Count the batches that may be in flight here. Labels are added later."""
-        wire = CrossingWire(plan.placement, self.chain, lambda _labels: None, self.recipe, merged=self.merged)
+        forms = Forms(plan.placement, self.chain, lambda _labels: None, self.recipe, merged=self.merged)
         mine = [one for one in plan.crossings if self.worker in (one.sender, one.receiver)]
-        each = sum(self._crossing_bytes(wire, one, kept=one.receiver in plan.stateless) for one in mine)
+        each = sum(forms.of(one).worst_bytes(kept=one.receiver in plan.stateless) for one in mine)
         if plan.training:
             each += self._waiting_bytes(plan.placement) + self._clipped_bytes(plan)
         # To a worker that has lost all comes at once what its peers have kept for it.
         in_flight = plan.most_under_way + plan.runs_ahead if self.worker in plan.stateless else plan.ahead + 1
         ahead = [one for one in mine if one in plan.sent_ahead]
-        before = plan.samples_ahead * sum(self._crossing_bytes(wire, one, kept=False) for one in ahead)
+        before = plan.samples_ahead * sum(forms.of(one).worst_bytes(kept=False) for one in ahead)
         repeated = (one for one in mine if one.cargo is Cargo.WEIGHTS and one.receiver in plan.stateless)
-        before += plan.runs_ahead * sum(self._crossing_bytes(wire, one, kept=False) for one in repeated)
+        before += plan.runs_ahead * sum(forms.of(one).worst_bytes(kept=False) for one in repeated)
         labels = plan.samples_ahead if any(one.cargo is Cargo.LABEL for one in ahead) else 0
         return Batches(in_flight, each, labels, before)
 
@@ -186,23 +185,3 @@ class PlacementJudge:
                 spec = self.chain.features[one.index][slot]
                 tensor = TensorSpec((one.rows.count, *spec.shape[1:]), spec.dtype)
                 self.check_tensor(f"{one.cargo} {one.index} of {placement.batch_size} samples", tensor.bytes)
-
-    def _crossing_bytes(self, wire: CrossingWire, one: Crossing, *, kept: bool) -> int:
-        """Count the bytes of a crossing at its worst: as it travels, and as it was decoded. Tensors of a shared block lie in
-        one place, but may be there for two steps, because the next step begins while the last weights come.
-
-        kept: the receiver may begin again, so that weights of the step before are there, too.
-        """
-        if one.cargo is Cargo.LABEL:
-            return 0  # counted when they are announced
-        if one.cargo in NUMBERS:
-            return 2 * numbers_spec(self.chain, one).bytes
-        if one.cargo in SHARED:
-            return (2 + (kept and one.cargo is Cargo.WEIGHTS)) * sum(entry.spec.bytes for entry in wire.entries(one))
-        total = 0
-        for slot in wire.slots(one):
-            spec = wire.spec(one, slot)
-            tensor = TensorSpec((one.rows.count, *spec.shape[1:]), spec.dtype)
-            encoded = codec_by_name(wire.codec(one, slot)).encoded_bytes(tensor.shape, tensor.dtype)
-            total += tensor.bytes + max(tensor.bytes, encoded)
-        return total

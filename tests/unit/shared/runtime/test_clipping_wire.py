@@ -105,15 +105,15 @@ def test_a_number_that_it_cannot_be_is_refused(cargo, numbers, says, precision):
     if says == SCALED_ALONE:
         says = None if precision == "fp16" else "norms of gradients came|a coefficient is from 0 to 1"
     session = linked(precision=precision)
-    wire = session.wires["edge"]
     crossing = next(
         one for one in session.plan.crossings if one.cargo is cargo and "edge" in (one.sender, one.receiver)
     )
+    form = session.forms["edge"].of(crossing)
     sent = torch.tensor(numbers, dtype=torch.float64)
     encoded = {0: codec_by_name("raw").encode(sent)}
     if says is None:
-        (arrived,) = wire.decode(crossing, encoded)
+        (arrived,) = form.decode(encoded)
         assert torch.equal(arrived, sent)
         return
     with pytest.raises(ProtocolError, match=says):
-        wire.decode(crossing, encoded)
+        form.decode(encoded)

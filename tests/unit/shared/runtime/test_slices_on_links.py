@@ -5,7 +5,7 @@ import pytest
 from shared import slicing
 from shared.errors import IsthmusError
 from shared.placement import Cargo, Crossing, Rows
-from shared.runtime.crossing_wire import CrossingWire
+from shared.runtime.forms import Forms
 from shared.training import slices
 from shared.wire.isthmus.v1.link_pb2 import LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
@@ -26,20 +26,21 @@ def _small_slices(monkeypatch):
 
 
 def trainers_end():
-    """Build the trainer's end of a member's link, in a session that has not begun, and the wire of the same model."""
+    """Build the trainer's end of a member's link, in a session that has not begun, and the forms of the same model."""
 
     async def main():
         session = PlacedSession(built("dropping"), copies(4), recipe("adam"), give=lambda _one: None)
-        wire = CrossingWire(copies(4), session.chains["edge"], lambda _labels: None, recipe("adam"), merged=True)
-        return session.executors["near"].ends["edge"], wire
+        forms = Forms(copies(4), session.chains["edge"], lambda _labels: None, recipe("adam"), merged=True)
+        return session.executors["near"].ends["edge"], forms
 
     return run_virtually(main)
 
 
-def announced(wire, number, entry=0):
+def announced(forms, number, entry=0):
     """Return the right announcement of a tensor of a slice."""
     crossing = Crossing("edge", "near", Cargo.WEIGHT_GRADIENT, BLOCK, Rows(0, SAMPLES), (number,))
-    slot, spec = wire.slots(crossing)[entry], wire.entries(crossing)[entry].spec
+    slot, one = list(forms.of(crossing).entries.items())[entry]
+    spec = one.spec
     header = TensorHeader(
         codec="raw",
         dtype=DataType.DATA_TYPE_FLOAT32,
@@ -72,19 +73,19 @@ def changed(frame, slot=None, shape=None, encoded_bytes=None):
     ],
 )
 def test_a_slice_of_another_number_or_size_is_refused_and_leaves_nothing(change, says):
-    end, wire = trainers_end()
+    end, forms = trainers_end()
     for number in range(COUNT):
         with pytest.raises(IsthmusError, match=says):
-            end.accept(changed(announced(wire, number), **change))
+            end.accept(changed(announced(forms, number), **change))
     for number in reversed(range(COUNT)):
-        end.accept(announced(wire, number))
+        end.accept(announced(forms, number))
 
 
 def test_a_slice_comes_once_a_step():
-    end, wire = trainers_end()
-    end.accept(announced(wire, COUNT - 1))
+    end, forms = trainers_end()
+    end.accept(announced(forms, COUNT - 1))
     with pytest.raises(IsthmusError, match="step 1 is next"):
-        end.accept(announced(wire, COUNT - 1))
+        end.accept(announced(forms, COUNT - 1))
 
 
 def test_a_peer_that_waits_for_slices_that_there_are_not_is_refused():

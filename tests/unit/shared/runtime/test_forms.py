@@ -6,7 +6,7 @@ import pytest
 
 from shared.codec import codec_by_name
 from shared.placement import Cargo, Crossing, Placement, Route, Rows, two_workers
-from shared.runtime.crossing_wire import CrossingWire
+from shared.runtime.forms import Forms
 from tests.support.placed import built, chain_of, recipe
 
 UP = Route("edge", "gpu", Cargo.FEATURE)
@@ -14,8 +14,8 @@ UP = Route("edge", "gpu", Cargo.FEATURE)
 
 def quick_bytes(codec: str, cargo: Cargo) -> int:
     placement: Placement = replace(two_workers("edge", "gpu", 2, 4, 4), codecs={UP: codec})
-    wire = CrossingWire(placement, chain_of(built("dropping")), lambda _labels: None, recipe("sgd"))
-    return wire.quick_bytes(Crossing("edge", "gpu", cargo, 4 if cargo is Cargo.LABEL else 2, Rows(0, 4)))
+    forms = Forms(placement, chain_of(built("dropping")), lambda _labels: None, recipe("sgd"))
+    return forms.of(Crossing("edge", "gpu", cargo, 4 if cargo is Cargo.LABEL else 2, Rows(0, 4))).quick_bytes
 
 
 @pytest.mark.parametrize("codec", ["mbq2", "uniform8"])
