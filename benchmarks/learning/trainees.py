@@ -17,7 +17,7 @@ from shared.execution.group_weights import GroupWeights
 from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
 from shared.execution.split import EDGE, TRAINER, split_placement, split_session
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain
 from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
@@ -88,7 +88,7 @@ class TrainedGroup:
         weights = GroupWeights(HeldBlocks(held, recipe, device, range(len(held.blocks))), scheme.downlink_codec)
         keeps_residuals = scheme.feedback is not FeedbackMode.OFF
 
-        def member(rank: int, give: Callable[[Outgoing], object]) -> InProcessSession:
+        def member(rank: int, give: Callable[[Parcel], object]) -> InProcessSession:
             chains = {worker: _chain(trial, example[: self._shard]) for worker in (EDGE, TRAINER)}
             method = Method(LossHead(recipe.loss, None), first_sample=rank * self._shard)
             codecs = {
@@ -142,17 +142,17 @@ def _copies(blocks: int, samples: int, codecs: Mapping[Cargo, str]) -> Placement
     )
 
 
-def _by_codec(name: str, give: Callable[[Outgoing], object]) -> Callable[[Outgoing], object]:
+def _by_codec(name: str, give: Callable[[Parcel], object]) -> Callable[[Parcel], object]:
     """Return what gives gradients as a codec leaves them; what it takes is lost."""
     codec = codec_by_name(name)
 
-    def given(one: Outgoing) -> object:
+    def given(one: Parcel) -> object:
         assert isinstance(one.load, dict)
         received = {
             name: codec.decode(codec.encode(tensor)) if name.startswith("gradient/") else tensor
             for name, tensor in one.load.items()
         }
-        return give(one._replace(load=received))
+        return give(replace(one, load=received))
 
     return given
 

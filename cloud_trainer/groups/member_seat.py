@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from cloud_trainer.sessions.seat import Begun
 from cloud_trainer.sessions.session import Session
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class MemberSeat:
         self.may_join = False
         """True once the group has said that the member has to join, until it begins."""
 
-    def give(self, one: Outgoing) -> None:
+    def give(self, one: Parcel) -> None:
         """Give as `Seat` says."""
         self._group.give(self, one)
 

@@ -17,7 +17,7 @@ from cloud_trainer.groups.seats import Seats
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.execution.group import MOST_BEHIND, Merged
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 
 _REACH_SECONDS = 30.0
 """Longest wait of one call for a step."""
@@ -36,7 +36,7 @@ class MergeLoop:
         self._seats = seats
         self._training = training
         self._alone = alone
-        self._given: deque[tuple[MemberSeat, Outgoing]] = deque()
+        self._given: deque[tuple[MemberSeat, Parcel]] = deque()
         """Gradients in the order in which they came: of each member those of the steps that K lets it make, and no others."""
         self._news = asyncio.Event()
         """Set when there is a gradient to take, or when what the loop waits for has changed."""
@@ -51,7 +51,7 @@ class MergeLoop:
             # The log of a group names no session, not even that of the member whose call begins this.
             self._task = asyncio.create_task(self._run(), context=Context())
 
-    def give(self, seat: MemberSeat, one: Outgoing) -> None:
+    def give(self, seat: MemberSeat, one: Parcel) -> None:
         """Take the gradient of a slice that the session of a seat has. One beyond what K lets it make ends the session."""
         merging, session = self._training.merging, self._seats.session_of(seat)
         if merging is None or session is None:
@@ -120,7 +120,7 @@ class MergeLoop:
             self._moved.set()
             self._moved = asyncio.Event()
 
-    async def _go_on(self, merging: Merging, given: tuple[MemberSeat, Outgoing] | None) -> None:
+    async def _go_on(self, merging: Merging, given: tuple[MemberSeat, Parcel] | None) -> None:
         """Take a gradient, and go on without those that are waited for no longer."""
         waits, newcomers = self._training.waits, self._training.newcomers
         try:
@@ -139,7 +139,7 @@ class MergeLoop:
         left = (self._training.waits.seconds_left(now), self._training.newcomers.seconds_left(now))
         return min((seconds for seconds in left if seconds is not None), default=None)
 
-    async def _merge(self, merging: Merging, seat: MemberSeat, one: Outgoing) -> None:
+    async def _merge(self, merging: Merging, seat: MemberSeat, one: Parcel) -> None:
         session = self._seats.session_of(seat)
         if session is None or not seat.is_taken:
             return  # its member has come back in another session

@@ -14,7 +14,7 @@ from shared.concurrency.shared_thread import Lane
 from shared.execution.group import Group, GroupListener, Merged
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice
 from shared.training.block_state import element_bytes
 from shared.training.step_log import StepLog
@@ -116,12 +116,12 @@ class Merging(GroupListener):
         """Wait no longer for a rank that has not joined; returns the weights that others wait for."""
         return await self._lane.run(self._group.withdraw, rank)
 
-    async def merge(self, rank: int, one: Outgoing) -> list[Merged]:
+    async def merge(self, rank: int, one: Parcel) -> list[Merged]:
         """Take a gradient; returns the weights that members wait for. Raises as `Group.merge` does."""
         assert isinstance(one.load, Mapping), "what goes to a group is a block's"
         return await self._lane.run(self._merge, rank, one, dict(one.load), monotonic())
 
-    def _merge(self, rank: int, one: Outgoing, part: dict[str, Tensor], came_seconds: float) -> list[Merged]:
+    def _merge(self, rank: int, one: Parcel, part: dict[str, Tensor], came_seconds: float) -> list[Merged]:
         if self.step <= one.step <= self.step + self.agreement.staleness:
             self._given[one.step][rank] = came_seconds
         return self._group.merge(rank, one.step, one.crossing.of_block, part, one.samples)

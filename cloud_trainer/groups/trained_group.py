@@ -23,7 +23,7 @@ from cloud_trainer.sessions.seat import Begun
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.errors import ConfigError, IsthmusError, ProtocolError, StorageError
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Cargo
 from shared.registry import codec_spec
 from shared.training.held_state import changing_blocks
@@ -259,7 +259,7 @@ class TrainedGroup:
         """Wait until the group is at a step of a life. Raises StatusError where it is not in some seconds."""
         await self._loop.reach(life, step)
 
-    def give(self, seat: MemberSeat, one: Outgoing) -> None:
+    def give(self, seat: MemberSeat, one: Parcel) -> None:
         """Take the gradient of a slice that the session of a seat has."""
         self._loop.give(seat, one)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
@@ -22,7 +22,7 @@ class Begun(NamedTuple):
 class Seat(Protocol):
     """The place of one member's session in its group. Used on the event loop."""
 
-    def give(self, one: Outgoing) -> None:
+    def give(self, one: Parcel) -> None:
         """Give the gradient of a block, which the session's worker has from its device."""
 
     async def take(self, wanted: pb.GroupBeginning, step: int) -> Begun:

@@ -5,11 +5,11 @@ from functools import partial
 
 from shared.execution.group import Group, Merged
 from shared.execution.in_process_session import Batch, InProcessSession
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice
 from shared.training.losses import BatchLoss
 
-Give = Callable[[Outgoing], object]
+Give = Callable[[Parcel], object]
 
 
 class InProcessGroup:
@@ -67,7 +67,7 @@ class InProcessGroup:
     def _joined(self, rank: int) -> InProcessSession:
         return self._member(rank, partial(self._merge, rank))
 
-    def _merge(self, rank: int, one: Outgoing) -> None:
+    def _merge(self, rank: int, one: Parcel) -> None:
         assert isinstance(one.load, dict), "what goes to a group is a block's"
         group = self._groups[one.crossing.sender]
         self._hand_out(group.merge(rank, one.step, one.crossing.of_block, one.load, one.samples))

@@ -18,7 +18,7 @@ from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
 from shared.execution.residuals import Residuals
 from shared.execution.shared_blocks import BlockPart, CodedWeights, weights_layout
-from shared.execution.step_in_flight import Load, Outgoing
+from shared.execution.step_in_flight import Load, Parcel
 from shared.execution.step_scheduler import StepScheduler, Work
 from shared.model.chain import Chain
 from shared.model.inputs import Inputs, features_of_inputs
@@ -96,7 +96,7 @@ class InProcessSession:
         recipe: Recipe,
         method: Method,
         device: torch.device,
-        give: Callable[[Outgoing], object] | None = None,
+        give: Callable[[Parcel], object] | None = None,
     ) -> None:
         """chains: of each worker; where no block is shared, they may be one and the same.
 
@@ -246,7 +246,7 @@ class InProcessSession:
     def evaluate(self, inputs: Inputs, labels: BatchLabels) -> BatchLoss:
         """The loss of one batch as deployed: features go through their codecs."""
         _move(self._judging, 0)
-        under_way = deque[Outgoing]()
+        under_way = deque[Parcel]()
         for worker in self._sources:
             under_way += self._fed(self._judges[worker], 0, inputs, labels)
         for worker in self._sources:
@@ -305,7 +305,7 @@ class InProcessSession:
         for one in self._steps[worker].begin(step):
             self._deliver(one)
 
-    def _fed(self, steps: StepScheduler, step: int, inputs: Inputs, labels: BatchLabels) -> list[Outgoing]:
+    def _fed(self, steps: StepScheduler, step: int, inputs: Inputs, labels: BatchLabels) -> list[Parcel]:
         features, told = features_of_inputs(inputs), label_tensors(labels)
         samples = len(told[0])
         rows = self._sources[steps.worker].scaled(samples, self._placement.batch_size)
@@ -329,7 +329,7 @@ class InProcessSession:
         if (loss := steps.finish(work)) is not None:
             self._losses[work.step].append(loss)
 
-    def _deliver(self, one: Outgoing) -> None:
+    def _deliver(self, one: Parcel) -> None:
         crossing = one.crossing
         if crossing.receiver == GROUP:
             assert self._give is not None, "only programs of a group's member have it"
@@ -346,7 +346,7 @@ class InProcessSession:
             self._feedback[crossing.receiver].forget(one.step, crossing)
         self._steps[crossing.receiver].deliver(one.step, one.samples, crossing, arrived)
 
-    def _coded(self, one: Outgoing) -> Load:
+    def _coded(self, one: Parcel) -> Load:
         """Return the load as the receiver decodes it."""
         crossing = one.crossing
         codec = self._placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")

@@ -13,7 +13,7 @@ from shared.execution.crossing_types import CrossingTypes
 from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learning, PlannedSegment, Updates
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart
-from shared.execution.step_in_flight import Load, Outgoing, StepInFlight
+from shared.execution.step_in_flight import Load, Parcel, StepInFlight
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import (
     GROUP,
@@ -56,7 +56,7 @@ class SegmentRunner:
         state.tensors.add_feature(0, rows, inputs)
         state.labels.append(tuple(Piece(rows, one) for one in labels))
 
-    def run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
+    def run(self, state: StepInFlight, segment: PlannedSegment) -> list[Parcel]:
         """Run one segment of a step, for which all is there. Returns its sends."""
         for crossing in segment.receives:
             self._use_arrival(state, crossing, state.arrived.pop(crossing))
@@ -173,11 +173,10 @@ class SegmentRunner:
                 )
                 yield WeightedPart(of_part, rows.count)
 
-    def sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Outgoing]:
+    def sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Parcel]:
         """Make what a step sends."""
         return [
-            Outgoing(state.step, state.samples, crossing, self._load(state, crossing), state.scale)
-            for crossing in sends
+            Parcel(state.step, state.samples, crossing, self._load(state, crossing), state.scale) for crossing in sends
         ]
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:

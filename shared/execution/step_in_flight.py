@@ -1,10 +1,10 @@
 """One step under way at one worker: what has come, what was computed, what can be next, and what it sends."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from torch import Tensor
 
+from shared.codec import Encoded
 from shared.execution.pieces import Piece
 from shared.execution.shared_blocks import BlockPart, CodedWeights
 from shared.execution.step_tensors import StepTensors
@@ -16,6 +16,10 @@ from shared.training.losses import BatchLoss
 
 Load = Slots | BlockPart | CodedWeights
 """Load of a crossing: tensors slot by slot, None where none crosses, or those of a block by name."""
+
+
+EncodedSlots = dict[int, Encoded | None]
+"""The tensors of a load by slot, None where there is no gradient."""
 
 
 def tensors_in(load: Load) -> list[Tensor]:
@@ -59,13 +63,19 @@ class StepInFlight:
     """Loss of this worker's part."""
 
 
-class Outgoing(NamedTuple):
-    """A load that this worker has to send."""
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """A load on its way from one worker to another, from the computation that makes it to the one that needs it."""
 
     step: int
     samples: int
     """Number of samples in the whole batch."""
     crossing: Crossing
     load: Load
+    """Empty on the sender's side once it is encoded."""
     scale: float | None = None
     """Scale of the step's loss, where it is scaled."""
+    encoded: EncodedSlots | None = None
+    """The load as it is sent: encoded once, because a codec may draw random numbers."""
+    waits: bool = False
+    """True if it is sent with the feature of its step, and not before."""

@@ -14,7 +14,7 @@ from shared.errors import DataError
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.planned_segments import PlannedSegment, last_uses, planned
 from shared.execution.segment_runner import SegmentRunner
-from shared.execution.step_in_flight import Load, Outgoing, StepInFlight
+from shared.execution.step_in_flight import Load, Parcel, StepInFlight
 from shared.execution.step_tensors import StepTensors
 from shared.model.features import Features, Slots
 from shared.placement import (
@@ -38,7 +38,7 @@ class Work(NamedTuple):
     """Name of the work, in words: "forward", or "backward, update"."""
     ends_step: bool
     """True if this worker has no more to do for the step then."""
-    run: Callable[[], list[Outgoing]]
+    run: Callable[[], list[Parcel]]
 
 
 class StepScheduler:
@@ -110,7 +110,7 @@ class StepScheduler:
         """Return the crossings that come to this worker in every step, by the segment that needs them."""
         return tuple(segment.receives for segment in self._segments)
 
-    def feed(self, step: int, samples: int, inputs: Slots, labels: Features) -> list[Outgoing]:
+    def feed(self, step: int, samples: int, inputs: Slots, labels: Features) -> list[Parcel]:
         """Take this worker's samples of a batch, which begins later. Returns the sends that may go before it begins.
 
         samples: of the whole batch. inputs, labels: the rows of this worker's source. Raises DataError for labels of another
@@ -127,7 +127,7 @@ class StepScheduler:
         self._runner.add_samples(state, self._source, inputs, labels)
         return self._runner.sent(state, self._sent_ahead)
 
-    def begin(self, step: int) -> list[Outgoing]:
+    def begin(self, step: int) -> list[Parcel]:
         """Begin a batch whose samples are here. Returns the other sends that need no computation."""
         self._window.begin(step)
         state = self._steps[step]
@@ -176,7 +176,7 @@ class StepScheduler:
         ends_step = state.step >= self._first and len(state.done) + 1 == len(self._segments)
         return Work(state.step, number, segment.name, ends_step, lambda: self._run(state, segment))
 
-    def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Outgoing]:
+    def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Parcel]:
         self._note_begun(state.step)
         return self._runner.run(state, segment)
 

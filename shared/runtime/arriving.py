@@ -1,8 +1,9 @@
 """Arrivals of one crossing at one end of a link: the step that is whole next, and what has come of those after it."""
 
 from shared.errors import ProtocolError
+from shared.execution.step_in_flight import EncodedSlots
 from shared.runtime.announcements import check_announcement
-from shared.runtime.forms import EncodedSlots, Form
+from shared.runtime.forms import Form
 from shared.transport.stream.framing import TensorKey
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, TensorHeader
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from shared.concurrency.result_queue import ResultQueue
 from shared.concurrency.threads import Runner
 from shared.execution.failures import translate_failures
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.execution.step_scheduler import StepScheduler, Work
 from shared.model.features import Features
 from shared.placement import Cargo
@@ -66,7 +66,7 @@ class Departing(NamedTuple):
     """Loads that leave as a batch begins, or, of its samples, before."""
 
     step: int
-    outgoing: list[Outgoing]
+    outgoing: list[Parcel]
     ends_step: bool
     """True if this worker has nothing to compute for the step."""
 
@@ -77,7 +77,7 @@ class SegmentDone(NamedTuple):
     step: int
     what: str
     """See `Work.what`."""
-    outgoing: list[Outgoing]
+    outgoing: list[Parcel]
     started_seconds: float
     """By time.monotonic, as `ended_seconds`."""
     ended_seconds: float
@@ -259,7 +259,7 @@ class ComputeLoop:
 
     def _take_loads(self) -> None:
         while (arrived := self._loads.take()) is not None:
-            self._scheduler.deliver(*arrived)
+            self._scheduler.deliver(arrived.step, arrived.samples, arrived.crossing, arrived.load)
             self._record.note_load(arrived.step, arrived.crossing, arrived.load)
 
     def _has_begin_due(self) -> bool:

@@ -16,7 +16,7 @@ from shared.execution.block_slices import Slices
 from shared.execution.crossing_types import CrossingTypes
 from shared.execution.residuals import Residuals
 from shared.execution.shared_blocks import BlockPart, CodedWeights, difference_name
-from shared.execution.step_in_flight import Load
+from shared.execution.step_in_flight import EncodedSlots, Load
 from shared.model.chain import Chain
 from shared.model.spec import TensorSpec
 from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route
@@ -46,10 +46,6 @@ def numbers_spec(chain: Chain, crossing: Crossing) -> TensorSpec:
     of_blocks = crossing.cargo is Cargo.NORMS
     count = sum(count_of(chain.blocks[block]) for block in crossing.slots) if of_blocks else 1
     return TensorSpec((count,), torch.float64)
-
-
-EncodedSlots = dict[int, Encoded | None]
-"""The tensors of a crossing by slot, None where there is no gradient."""
 
 
 class Form:

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from shared.errors import ProtocolError, UnreachableError
 from shared.events import Emit
 from shared.events.worker import Delivered, Encoded, Received, Sent
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import ArrivalJudge, Cargo, Crossing, Program, Receive, Send, bundles
 from shared.runtime.arriving import Arriving
 from shared.runtime.forms import Form, Forms
 from shared.runtime.load_coder import LoadCoder, raw_bytes
-from shared.runtime.load_queue import Arrived, LoadQueue
-from shared.runtime.outbox import KeptLoad, Outbox
+from shared.runtime.load_queue import LoadQueue
+from shared.runtime.outbox import Outbox
 from shared.runtime.report_relay import ReportRelay
 from shared.tensor_wire import from_wire, to_wire
 from shared.transport.stream.duplex import Duplex
@@ -112,19 +112,19 @@ class LinkEnd:
 
     def lacks(self, step: int) -> bool:
         """Tell whether anything of a step has still to come from the peer."""
-        return any(next_step <= step for next_step in self._received.values())
+        return any(one.next_step <= step for one in self._arriving)
 
-    def keep_first(self, outgoing: Outgoing) -> None:
+    def keep_first(self, parcel: Parcel) -> None:
         """Keep the weights with which a placement has come into force, which the peer needs if it loses all."""
-        self._outbox.keep_first(outgoing)
+        self._outbox.keep_first(parcel)
 
-    def send(self, outgoing: Outgoing) -> None:
+    def send(self, parcel: Parcel) -> None:
         """Something has to go to the peer."""
-        form = self._leaving[outgoing.crossing]
-        for slot, tensor in enumerate(outgoing.load if isinstance(outgoing.load, tuple) else ()):
+        form = self._leaving[parcel.crossing]
+        for slot, tensor in enumerate(parcel.load if isinstance(parcel.load, tuple) else ()):
             if tensor is not None and (length := form.length(slot, tensor.shape)) is not None:
-                self._arrivals.note_length(outgoing.step, length)
-        self._outbox.put(outgoing)
+                self._arrivals.note_length(parcel.step, length)
+        self._outbox.put(parcel)
         self._more_to_send.set()
 
     @property
@@ -260,7 +260,7 @@ class LinkEnd:
                 self._more_to_send.clear()
                 await self._more_to_send.wait()
 
-    async def _send(self, stream: LinkStream, items: tuple[KeptLoad, ...]) -> None:
+    async def _send(self, stream: LinkStream, items: tuple[Parcel, ...]) -> None:
         tensors: list[WireTensor] = []
         payload_bytes = raw = 0
         for item in items:
@@ -312,7 +312,7 @@ class LinkEnd:
         # From here on without a pause: a lost stream has brought this or has not.
         arriving.end(step)
         self._coder.note_taken(step, arriving.form)
-        self._loads.put(Arrived(step, tensor.batch_samples, arriving.crossing, load))
+        self._loads.put(Parcel(step, tensor.batch_samples, arriving.crossing, load))
 
 
 def _own_feature(operations: Program, peer: str) -> Crossing | None:

@@ -7,10 +7,9 @@ from typing import TypeVar
 from shared.codec import Encoded
 from shared.concurrency.threads import Runner
 from shared.execution.feedback import Feedback, errors_of
-from shared.execution.step_in_flight import Load, tensors_in
+from shared.execution.step_in_flight import EncodedSlots, Load, Parcel, tensors_in
 from shared.placement import Cargo
-from shared.runtime.forms import EncodedSlots, Form
-from shared.runtime.outbox import KeptLoad
+from shared.runtime.forms import Form
 
 T = TypeVar("T")
 
@@ -24,7 +23,7 @@ class LoadCoder:
         self._codecs = codecs
         self._staleness = staleness
 
-    async def encode(self, item: KeptLoad, form: Form) -> EncodedSlots:
+    async def encode(self, item: Parcel, form: Form) -> EncodedSlots:
         """Return the tensors of an item by slot."""
         tensors = tensors_in(item.load)
         if any(tensor.is_cuda for tensor in tensors):
@@ -59,7 +58,7 @@ class LoadCoder:
         """Call a function on the thread of the codecs, or here, and return its result."""
         return function() if at_once else await self._codecs.run(function)
 
-    def _encode(self, item: KeptLoad, form: Form) -> EncodedSlots:
+    def _encode(self, item: Parcel, form: Form) -> EncodedSlots:
         if item.encoded is not None:  # by a call that nobody waits for any more, because its stream was lost
             return item.encoded
         item.encoded = encoded = form.encode(item.load)

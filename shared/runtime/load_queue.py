@@ -3,20 +3,9 @@
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from shared.execution.step_in_flight import Load
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Crossing
-
-
-class Arrived(NamedTuple):
-    """A load that has come, decoded."""
-
-    step: int
-    samples: int
-    """Number of samples in the whole batch."""
-    crossing: Crossing
-    load: Load
 
 
 class LoadQueue:
@@ -34,9 +23,9 @@ class LoadQueue:
         self._counts = [len(crossings) for crossings in arriving]
         self._segments = {one: segment for segment, crossings in enumerate(arriving) for one in crossings}
         self._changed = changed
-        self._coming: dict[tuple[int, int], list[Arrived]] = defaultdict(list)
+        self._coming: dict[tuple[int, int], list[Parcel]] = defaultdict(list)
         """The loads of which others of the same segment are missing, by step and segment."""
-        self._ready: deque[Arrived] = deque()
+        self._ready: deque[Parcel] = deque()
         self._unused: dict[int, int] = defaultdict(int)
         """Number of loads that have come for a step and are not known to be used."""
 
@@ -55,7 +44,7 @@ class LoadQueue:
         """Count the steps for which something has come that is not known to be used."""
         return len(self._unused)
 
-    def put(self, arrived: Arrived) -> None:
+    def put(self, arrived: Parcel) -> None:
         """Add a load."""
         self._unused[arrived.step] += 1
         segment = self._segments[arrived.crossing]
@@ -69,7 +58,7 @@ class LoadQueue:
             self._ready.append(arrived)
         self._changed.set()
 
-    def take(self) -> Arrived | None:
+    def take(self) -> Parcel | None:
         """Take the next load that can be used, if there is any. On the thread that computes."""
         return self._ready.popleft() if self._ready else None
 

@@ -2,11 +2,9 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from shared.codec import Encoded
 from shared.errors import ProtocolError
-from shared.execution.step_in_flight import Load, Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Bundle, Cargo, Crossing, urgency
 from shared.runtime.resend_buffer import ResendBuffer
 
@@ -14,26 +12,11 @@ MOST_WAITING_BYTES = 4096
 """Larger labels go at once, while their feature is computed: on a slow link they take time of their own."""
 
 
-@dataclass(slots=True)
-class KeptLoad:
-    """A load on its way: encoded once, because a codec may draw random numbers."""
-
-    step: int
-    samples: int
-    crossing: Crossing
-    load: Load
-    encoded: dict[int, Encoded | None] | None = None
-    scale: float | None = None
-    """Scale of the step's loss, where it is scaled."""
-    waits: bool = False
-    """True if it is sent with the feature of its step, and not before."""
-
-
 _Place = tuple[tuple[int, int, int], int]
 """The urgency of a crossing's first item, and the number of the crossing: slices of one block are equally urgent."""
 
 
-class _Leaving(ResendBuffer[KeptLoad]):
+class _Leaving(ResendBuffer[Parcel]):
     """The items of one crossing."""
 
     def __init__(self, crossing: Crossing, number: int, first_step: int) -> None:
@@ -84,23 +67,21 @@ class Outbox:
         """Count the items that have not been handed to the link."""
         return sum(one.waiting for one in self._leaving)
 
-    def keep_first(self, outgoing: Outgoing) -> None:
+    def keep_first(self, parcel: Parcel) -> None:
         """Keep a load that the peer has, and lacks if it loses all: the weights with which a placement came into force."""
         self._keeps_first = True
-        item = KeptLoad(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load)
-        self._of[outgoing.crossing].keep(outgoing.step, item)
+        self._of[parcel.crossing].keep(parcel.step, parcel)
 
-    def put(self, outgoing: Outgoing) -> None:
+    def put(self, parcel: Parcel) -> None:
         """One more has to go."""
-        item = KeptLoad(outgoing.step, outgoing.samples, outgoing.crossing, outgoing.load, scale=outgoing.scale)
-        if outgoing.crossing.cargo is Cargo.LABEL and self._labelled is not None:
-            assert isinstance(outgoing.load, tuple)
-            item.waits = sum(part.nbytes for part in outgoing.load if part is not None) <= MOST_WAITING_BYTES
-        leaving = self._of[outgoing.crossing]
-        leaving.keep(outgoing.step, item)
+        if parcel.crossing.cargo is Cargo.LABEL and self._labelled is not None:
+            assert isinstance(parcel.load, tuple)
+            parcel.waits = sum(part.nbytes for part in parcel.load if part is not None) <= MOST_WAITING_BYTES
+        leaving = self._of[parcel.crossing]
+        leaving.keep(parcel.step, parcel)
         self._look_at(leaving)
 
-    def next(self, begun: int) -> tuple[KeptLoad, ...]:
+    def next(self, begun: int) -> tuple[Parcel, ...]:
         """Return the items to send next, together: of those that wait, the most urgent; labels with their feature.
 
         begun: step that begins next here. Samples and labels from this step on wait for everything else.
@@ -120,9 +101,9 @@ class Outbox:
                 return (item,)
         return ()
 
-    def _waiting(self, begun: int) -> Iterator[KeptLoad]:
+    def _waiting(self, begun: int) -> Iterator[Parcel]:
         """The first item of each crossing of which something waits, in their order."""
-        ahead: list[KeptLoad] = []
+        ahead: list[Parcel] = []
         for _, number in self._ready:
             if (item := self._leaving[number].first_unsent()) is None:
                 continue  # The peer again waits for a tensor that it had, and that is forgotten.
@@ -132,7 +113,7 @@ class Outbox:
                 ahead.append(item)
         yield from ahead
 
-    def _together(self, bundle: Bundle, step: int) -> tuple[KeptLoad, ...]:
+    def _together(self, bundle: Bundle, step: int) -> tuple[Parcel, ...]:
         """Return the items of a bundle that the peer lacks of a step. A lost stream may have brought some of them."""
         first = (self._of[one].first_unsent() for one in bundle.together)
         return tuple(item for item in first if item is not None and item.step == step)
@@ -150,12 +131,12 @@ class Outbox:
         if now is not None:
             insort(self._ready, now)
 
-    def is_there(self, item: KeptLoad) -> bool:
+    def is_there(self, item: Parcel) -> bool:
         """Tell whether the peer has had this item of the life of this worker that is over."""
         there = self._of[item.crossing].there
         return there is not None and item.step < there
 
-    def note_sent(self, item: KeptLoad) -> None:
+    def note_sent(self, item: Parcel) -> None:
         """All of an item has been handed to the link."""
         leaving = self._of[item.crossing]
         leaving.sent_step = item.step + 1

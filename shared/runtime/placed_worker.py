@@ -6,7 +6,7 @@ from typing import NamedTuple
 from shared.events import Emit
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.residuals import Residuals
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.model.spec import TensorSpec
 from shared.placement import Placement, PlacementPlan, StepPlan, Window
 from shared.runtime.forms import Forms
@@ -26,7 +26,7 @@ class WorkerSetup(NamedTuple):
     """Refuses labels that come by a link and that the loss cannot take. Raises an IsthmusError."""
     emit: Emit
     step_log: StepLog | None = None
-    give: Callable[[Outgoing], object] | None = None
+    give: Callable[[Parcel], object] | None = None
     """See `PlacementExecutor`."""
 
 

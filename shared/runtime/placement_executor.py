@@ -13,14 +13,14 @@ from shared.events import worker as events
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.feedback import Feedback
 from shared.execution.shared_blocks import BlockPart, CodedWeights
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.execution.step_scheduler import StepScheduler
 from shared.placement import GROUP, ArrivalJudge, Backward, BlockSlice, Cargo, Window, from_group
 from shared.runtime.compute_loop import MOST_UNTAKEN, BatchSource, ComputeLoop, Departing, Results, SegmentDone
 from shared.runtime.forms import Forms
 from shared.runtime.link_end import LinkEnd, LinkStream
 from shared.runtime.load_coder import LoadCoder
-from shared.runtime.load_queue import Arrived, LoadQueue
+from shared.runtime.load_queue import LoadQueue
 from shared.runtime.order import ComputedOrder
 from shared.runtime.report_relay import ReportRelay
 from shared.runtime.step_record import StepRecord
@@ -59,7 +59,7 @@ class PlacementExecutor:
         threads: Threads,
         emit: Emit,
         step_log: StepLog | None = None,
-        give: Callable[[Outgoing], object] | None = None,
+        give: Callable[[Parcel], object] | None = None,
     ) -> None:
         """window: of this worker, with nothing under way. step_log: gets every step that is done here, with its arrivals.
 
@@ -92,7 +92,7 @@ class PlacementExecutor:
             for one in plan.between(worker, peer):
                 if one.cargo is Cargo.WEIGHTS:
                     weights, whole = blocks.weights(one.of_block), plan.placement.batch_size
-                    self.ends[peer].keep_first(Outgoing(window.first - 1, whole, one, weights))
+                    self.ends[peer].keep_first(Parcel(window.first - 1, whole, one, weights))
         self._pieces = 0
         """Pieces of work that were computed."""
         self._costs: dict[int, _Cost] = {}
@@ -204,7 +204,7 @@ class PlacementExecutor:
     def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
         """Bring the weights of a slice, after the update of a step, from the group that got its gradient."""
         placement = self.window.plan.placement
-        self._loads.put(Arrived(step, placement.batch_size, from_group(placement, one), weights))
+        self._loads.put(Parcel(step, placement.batch_size, from_group(placement, one), weights))
 
     def fail(self, failure: Exception) -> None:
         """Compute no more, because the group refuses a gradient: `serve` raises this."""
@@ -245,7 +245,7 @@ class PlacementExecutor:
         if result.ends_step:
             self._end_step(result.step, result.loss, result.staleness)
 
-    def _post(self, outgoing: list[Outgoing]) -> None:
+    def _post(self, outgoing: list[Parcel]) -> None:
         for one in outgoing:
             if one.crossing.receiver == GROUP:
                 assert self._give is not None, "only programs of a group's member have it"

@@ -12,7 +12,7 @@ from torch import nn
 from shared.events.worker import Computed
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.in_process_session import Turn
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.execution.step_scheduler import StepScheduler
 from shared.model.chain import Chain
 from shared.placement import Cargo, Crossing, Placement, StepPlan, Window, first_worker, held_blocks
@@ -145,12 +145,12 @@ class Replay:
         for worker in session.workers:
             self._make(worker, chain_of(copy.deepcopy(module)), Window(self._plan, worker))
         self.lost, self._life = session.lost, 1
-        self._sent: dict[int, list[Outgoing]] = defaultdict(list)
+        self._sent: dict[int, list[Parcel]] = defaultdict(list)
         """Loads that went to the worker, by step."""
         for worker, blocks in self._blocks.items():
             for one in self._plan.between(worker, self.lost):
                 if one.cargo is Cargo.WEIGHTS:
-                    self._sent[-1].append(Outgoing(-1, 0, one, blocks.weights(one.of_block)))
+                    self._sent[-1].append(Parcel(-1, 0, one, blocks.weights(one.of_block)))
 
     def _make(self, worker: str, chain: Chain, window: Window) -> None:
         held = HeldBlocks(chain, self._told, CPU, held_blocks(self._session.placement, worker))
@@ -181,7 +181,7 @@ class Replay:
             for one in steps.begin(step):
                 self._send(one)
 
-    def _send(self, one: Outgoing) -> None:
+    def _send(self, one: Parcel) -> None:
         crossing = one.crossing
         if crossing.receiver == self.lost:
             self._sent[one.step].append(one)

@@ -13,7 +13,7 @@ from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.in_process_session import InProcessSession, Turn
 from shared.execution.model_facts import facts_of
 from shared.execution.shared_blocks import BlockPart
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.execution.step_scheduler import StepScheduler
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, Gradients
@@ -199,7 +199,7 @@ class LooseSession:
         }
         self._windows = {worker: Window(plan, worker) for worker in placement.workers}
         self._steps = {worker: StepScheduler(window, self.blocks[worker]) for worker, window in self._windows.items()}
-        self._mail: dict[tuple[str, str], deque[Outgoing]] = defaultdict(deque)
+        self._mail: dict[tuple[str, str], deque[Parcel]] = defaultdict(deque)
 
     def train(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
         """All batches, to the end."""
@@ -273,6 +273,6 @@ class LooseSession:
         self._post(work.run())
         steps.finish(work)
 
-    def _post(self, outgoing: list[Outgoing]) -> None:
+    def _post(self, outgoing: list[Parcel]) -> None:
         for one in outgoing:
             self._mail[one.crossing.sender, one.crossing.receiver].append(one)

@@ -11,7 +11,7 @@ from shared.events.worker import Computed, Encoded
 from shared.execution.blocks import Method
 from shared.execution.in_process_session import Turn
 from shared.execution.model_facts import facts_of
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Placement, PlacementPlan, first_worker, held_blocks, moves
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
@@ -38,7 +38,7 @@ class PlacedSession:
         seconds: Seconds = lambda: 0.0,
         losses: Sequence[int] = (),
         step_log: Callable[[str], StepLog | None] = lambda _worker: None,
-        give: Callable[[Outgoing], object] | None = None,
+        give: Callable[[Parcel], object] | None = None,
     ) -> None:
         """seconds: before and after each call, and before each packet. losses: see `Linking`. step_log: of each worker.
 

@@ -14,7 +14,7 @@ from shared.checkpoint import CheckpointName
 from shared.events import Events, ignore
 from shared.events.worker import StepComputed
 from shared.execution.shared_blocks import BlockPart
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Deployment, Placement, held_blocks, moves, ranges_of
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
@@ -34,7 +34,7 @@ class SessionWorker:
         threads: Threads,
         statistics: SessionStatistics,
         metrics: TrainingMetrics,
-        give: Callable[[Outgoing], object] | None = None,
+        give: Callable[[Parcel], object] | None = None,
     ) -> Self:
         """Make a worker beside the event loop. It computes from then on. give: see `PlacementExecutor`."""
         judge, active = built.judge, CurrentPlacement(built.active)

@@ -15,7 +15,7 @@ from cloud_trainer.groups.merging import GroupFigures, Merging
 from shared.concurrency.shared_thread import SharedThread
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Cargo, Crossing, Rows
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks
@@ -42,7 +42,7 @@ def gradient_of(chain, block, step):
     weights = weights_of(chain.blocks[block])
     gradient = {f"gradient/{name.partition('/')[2]}": value.clone() for name, value in weights.items()}
     crossing = Crossing("edge", "near", Cargo.WEIGHT_GRADIENT, block, Rows(0, SAMPLES))
-    return Outgoing(step, SAMPLES, crossing, gradient)
+    return Parcel(step, SAMPLES, crossing, gradient)
 
 
 @pytest.mark.parametrize("checkpoint_steps", [1, 100])

@@ -5,8 +5,9 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Cargo, Crossing, Rows
-from shared.runtime.load_queue import Arrived, LoadQueue
+from shared.runtime.load_queue import LoadQueue
 
 WHOLE = Rows(0, 4)
 ARRIVING = (
@@ -15,7 +16,7 @@ ARRIVING = (
     (Crossing("far", "near", Cargo.ERROR_GRADIENT, 2, WHOLE),),
 )
 STEPS = 3
-LOADS = [Arrived(step, 4, crossing, ()) for step in range(STEPS) for segment in ARRIVING for crossing in segment]
+LOADS = [Parcel(step, 4, crossing, ()) for step in range(STEPS) for segment in ARRIVING for crossing in segment]
 
 
 @given(order=st.permutations(LOADS))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Cargo, Crossing, Exchange, Rows, bundles
 from shared.runtime.outbox import MOST_WAITING_BYTES, Outbox
 from shared.runtime.resend_buffer import ResendBuffer
@@ -17,7 +17,7 @@ def outbox(labelled: Crossing | None = FEATURE) -> Outbox:
 
 
 def put(box: Outbox, crossing: Crossing, step: int, size: int = 8) -> None:
-    box.put(Outgoing(step, 4, crossing, (torch.zeros(size, dtype=torch.uint8),)))
+    box.put(Parcel(step, 4, crossing, (torch.zeros(size, dtype=torch.uint8),)))
 
 
 def next_of(box: Outbox) -> list[tuple[Crossing, int]]:

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.execution.step_in_flight import Outgoing
+from shared.execution.step_in_flight import Parcel
 from shared.placement import Cargo, Crossing, Exchange, Rows, bundles, urgency
-from shared.runtime.outbox import KeptLoad, Outbox
+from shared.runtime.outbox import Outbox
 from tests.support.examples import examples
 
 WHOLE, MOST_UNDER_WAY, SLICES = Rows(0, 4), 6, 10
@@ -35,7 +35,7 @@ class Link:
         self._begun = begun
         self.made, self._sent, self._come = (dict.fromkeys(box.crossings, 0) for _ in range(3))
         """By crossing: first step that is not put into the box, that is not sent on this stream, and that has not come."""
-        self._under_way: deque[KeptLoad] = deque()
+        self._under_way: deque[Parcel] = deque()
 
     @property
     def settled(self) -> int:
@@ -56,7 +56,7 @@ class Link:
 
     def make(self, crossing: Crossing) -> None:
         """Make the next load of a crossing."""
-        self.box.put(Outgoing(self.made[crossing], 4, crossing, (torch.zeros(1, dtype=torch.uint8),)))
+        self.box.put(Parcel(self.made[crossing], 4, crossing, (torch.zeros(1, dtype=torch.uint8),)))
         self.made[crossing] += 1
 
     def send(self, most: int) -> None:
@@ -69,7 +69,7 @@ class Link:
                 self.box.note_sent(item)
             most -= 1
 
-    def check_sent(self, item: KeptLoad) -> None:
+    def check_sent(self, item: Parcel) -> None:
         """See to it that a load that leaves is the next one of its crossing on this stream."""
         assert item.step == self._sent[item.crossing]
 
@@ -110,7 +110,7 @@ class Link:
 class OrderedLink(Link):
     """A link whose loads go one by one: of those that wait, the most urgent first."""
 
-    def check_sent(self, item: KeptLoad) -> None:
+    def check_sent(self, item: Parcel) -> None:
         super().check_sent(item)
         order = {one: (step >= self._begun, urgency(one, step)) for one, step in self.waiting.items()}
         assert order[item.crossing] == min(order.values())
