@@ -63,10 +63,11 @@ class Window:
     def may_begin(self, step: int) -> bool:
         """Tell whether `step`, which is the next, may begin now where samples enter."""
         most = self.plan.most_under_way
+        if step - self.done >= most or step - self._oldest > self.ahead:
+            return False
         is_followed = self._reported is None or step - self._reported < MOST_UNREPORTED
         # So the steps that a worker without a state may have to do again are those of which its peers keep what it needs.
-        may_be_repeated = all(step - self._others[name] < most for name in self._stateless)
-        return is_followed and may_be_repeated and step - self._oldest <= self.ahead and step - self.done < most
+        return is_followed and not any(step - self._others[name] >= most for name in self._stateless)
 
     def may_feed(self, step: int) -> bool:
         """Tell whether the samples of `step`, which are the next, may be taken now where samples enter."""

@@ -75,7 +75,7 @@ class LinkEnd:
         self._coming = {
             (one.form.role, one.crossing.index, slot): one for one in self._arriving for slot in one.form.slots
         }
-        """What comes by this link, as a tensor's key names it."""
+        """All that comes by this link, by role, block and slot."""
         self.reports = relay.queues[peer]
         """The reports on their way to the peer."""
         self._more_to_send = self.reports.due

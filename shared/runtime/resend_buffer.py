@@ -56,4 +56,8 @@ class ResendBuffer(Generic[T]):
 
     def first_unsent(self) -> T | None:
         """Return the oldest item that is not sent; None if all are."""
+        if self.sent_step >= self.next_step:
+            return None
+        if (item := self._items.get(self.sent_step)) is not None:
+            return item
         return next((item for step, item in self._items.items() if step >= self.sent_step), None)
