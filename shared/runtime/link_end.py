@@ -156,7 +156,8 @@ class LinkEnd:
         # Counted first: a message has room for a hundred times as many as any placement has.
         is_as_many = len(peer.awaited) == len(leaving)
         awaited = {(one.role, one.block, one.slot): one.next_step for one in peer.awaited} if is_as_many else {}
-        if awaited.keys() != leaving.keys() or not self.reports.covers(peer.dones_received, is_new=is_new):
+        is_known = is_as_many and awaited.keys() == leaving.keys()
+        if not is_known or not self.reports.covers(peer.dones_received, is_new=is_new):
             raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
         self._outbox.resume({leaving[key].crossing: leaving[key].step_of(step) for key, step in awaited.items()})
         self._peer_life = peer.life

@@ -11,10 +11,9 @@ import grpc
 from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from shared.transport.rpc.refusing import Context
 from shared.transport.stream.packets import deserializer, message_deserializer, serialize
 
-Answer = Callable[[Any, Context], Awaitable[Any]]
+Answer = Callable[[Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[Any]]
 """Answers one call: it returns the one response, or writes each to the context."""
 
 

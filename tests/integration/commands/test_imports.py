@@ -22,9 +22,9 @@ DEAR = (
     "cryptography",
 )
 SCRIPT = (
-    "import atexit, isthmus, sys\n"
+    "import atexit, isthmus_entry_points, sys\n"
     "atexit.register(lambda: print('imported', *(name for name in {dear} if name in sys.modules), file=sys.stderr))\n"
-    "isthmus.{function}()"
+    "isthmus_entry_points.{function}()"
 )
 AGENT = (
     "--help",

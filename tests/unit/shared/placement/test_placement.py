@@ -12,8 +12,8 @@ from shared.placement import (
     ArrivalJudge,
     Backward,
     BlockFacts,
-    BlockSlice,
     Cargo,
+    Crossing,
     Forward,
     Link,
     ModelFacts,
@@ -156,14 +156,15 @@ def test_only_tensors_that_programs_receive_may_arrive(data):
     received = [one.crossing for one in plan.program(worker) if isinstance(one, Receive)]
     assert set(judge.expected) == set(received)
     for crossing in received:
-        accepted = judge.accept(crossing.sender, crossing.cargo, crossing.of_block, 5, placement.batch_size)
-        assert accepted == crossing
+        judge.accept(crossing, 5, placement.batch_size)
         with pytest.raises(ProtocolError, match="step 6 is next"):
-            judge.accept(crossing.sender, crossing.cargo, crossing.of_block, 5, placement.batch_size)
+            judge.accept(crossing, 5, placement.batch_size)
     for sender, cargo, index in product(WORKERS, Cargo, range(placement.blocks + 1)):
         if (sender, cargo, index) not in {(one.sender, one.cargo, one.index) for one in received}:
             with pytest.raises(ProtocolError, match="none to send"):
-                judge.accept(sender, cargo, BlockSlice(index), 5, placement.batch_size)
+                judge.accept(
+                    Crossing(sender, worker, cargo, index, Rows(0, placement.batch_size)), 5, placement.batch_size
+                )
 
 
 @given(staleness=st.integers(0, 3))
@@ -171,24 +172,27 @@ def test_no_more_than_k_and_one_steps_may_be_under_way_at_a_worker(staleness):
     placement = two_workers("edge", "far", 2, 4, 8, staleness=staleness)
     window = Window(StepPlan(placement, FOUR), "far")
     judge = ArrivalJudge(window)
+    (feature,) = (one for one in judge.expected if one.cargo is Cargo.FEATURE)
     for step in range(staleness + 1):
-        judge.accept("edge", Cargo.FEATURE, BlockSlice(2), step, 8)
+        judge.accept(feature, step, 8)
     with pytest.raises(ProtocolError, match=f"step {staleness} is the latest that may come"):
-        judge.accept("edge", Cargo.FEATURE, BlockSlice(2), staleness + 1, 8)
+        judge.accept(feature, staleness + 1, 8)
     window.begin(0)
     window.answer(0)
-    judge.accept("edge", Cargo.FEATURE, BlockSlice(2), staleness + 1, 8)
+    judge.accept(feature, staleness + 1, 8)
 
 
 def test_all_parts_of_a_step_are_of_one_batch():
     plan = StepPlan(two_workers("edge", "far", 2, 4, 8), FOUR)
     judge = ArrivalJudge(Window(plan, "far"))
-    judge.accept("edge", Cargo.LABEL, BlockSlice(4), 0, 5)
+    by_cargo = {one.cargo: one for one in judge.expected}
+    feature, labels = by_cargo[Cargo.FEATURE], by_cargo[Cargo.LABEL]
+    judge.accept(labels, 0, 5)
     with pytest.raises(ProtocolError, match="a batch of 8 samples; it has 5"):
-        judge.accept("edge", Cargo.FEATURE, BlockSlice(2), 0, 8)
-    judge.accept("edge", Cargo.FEATURE, BlockSlice(2), 0, 5)
+        judge.accept(feature, 0, 8)
+    judge.accept(feature, 0, 5)
     with pytest.raises(ProtocolError, match="a batch of 9 samples; it has 1 to 8"):
-        ArrivalJudge(Window(plan, "far")).accept("edge", Cargo.LABEL, BlockSlice(4), 0, 9)
+        ArrivalJudge(Window(plan, "far")).accept(labels, 0, 9)
 
 
 def test_all_tensors_of_a_step_are_of_one_length_whoever_sends_them():
