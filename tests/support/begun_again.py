@@ -82,7 +82,7 @@ class LosingSession(LinkedSession):
                 awaited = peer.ends[lost.worker].position.awaited
                 there = {(one.role, one.block, one.slot): one.next_step for one in awaited}
                 for crossing in self.plan.between(lost.worker, peer.worker):
-                    key = self.wires[peer.worker].key(crossing, 0, self.wires[peer.worker].slots(crossing)[0])
+                    key = self.forms[peer.worker].of(crossing).first_key(0)
                     self.lives[-1].had.setdefault(crossing, there[key[1:]])
 
     def _count(self) -> None:

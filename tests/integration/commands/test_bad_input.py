@@ -300,7 +300,7 @@ def test_a_model_that_the_operator_has_not_allowed(trainer):
 @pytest.mark.usefixtures("serves_the_next")
 def test_an_unknown_loss(trainer):
     agent_fails(
-        ExitCode.CONFIG,
+        ExitCode.MODEL,
         "loss 'hinge' is unknown; use one of cross_entropy",
         flags=["training.loss=hinge"],
         trainer=trainer,
