@@ -374,7 +374,7 @@ class _Runs:
         patience = retry  # the others of a group wait for a member, as it waits for them, and a run waits in its middle
         if is_start and config.member is None:
             seconds = [trainer.connect_timeout_seconds for trainer in config.all_trainers]
-            patience = Retry(min([max(seconds, default=0.0), *limits]), emit)
+            patience = Retry(min([max(seconds, default=0.0), *limits]), emit)  # alone, it waits for nobody
         kept = folder if config.member is None else None
         session = await open_when_there(clients, experiment, threads, retry, patience, kept, step_log)
         try:
