@@ -12,7 +12,7 @@ import numpy as np
 
 from shared.planning.engine.beliefs import Beliefs
 from shared.planning.engine.config import EngineConfig
-from shared.planning.engine.decision import Reason
+from shared.planning.engine.decision import Decision, Reason
 from shared.planning.engine.experts import Experts
 from shared.planning.engine.ledger import PROFIT, Ledger
 from shared.planning.engine.moves import Moves
@@ -57,6 +57,13 @@ class Contest:
         """Call today's layout home."""
         self.ledger.set_home(self.current)
         self.experts.begin(self.current)
+
+    def decision(self, choice: Choice) -> Decision:
+        """Return a choice as the engine proposes it."""
+        there, here = self.beliefs.mean_speeds[[choice.row, self.current]].tolist()
+        moving_seconds = self.moves.moving_seconds(self.current, choice.row)
+        layout = self.pool[choice.row]
+        return Decision(layout, 1.0 / there, 1.0 / here, moving_seconds, choice.abandon_after_seconds, choice.reason)
 
     def cheapest(self, costs: Floats, among: Bools) -> int:
         """Return the row of the least costs."""

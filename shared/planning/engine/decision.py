@@ -25,6 +25,12 @@ class Observation:
     encoding: Mapping[str, float | None] = field(default_factory=dict)
     """Mean seconds of encoding in a step, of the workers whose encoding is measured. With None, `work` says nothing either."""
 
+    @property
+    def known_work(self) -> dict[str, float]:
+        """Return the seconds of computing and encoding in a step, by worker, where both are known."""
+        both = ((name, taken, self.encoding.get(name, 0.0)) for name, taken in self.work.items())
+        return {name: taken + coding for name, taken, coding in both if taken is not None and coding is not None}
+
 
 class Reason(StrEnum):
     """The reason of a change."""

@@ -10,6 +10,7 @@ are noisy, the profile ages, a change costs, and the link may be back in a momen
   follow the link from one to another (experts.py).
 - A link that got slow comes back, and a device that changed stays changed (devices.py): so the answer to a device goes
   without the account, a few times a worker in the time of proof.
+- Workers that were left out return where that is worth a checkpoint (returning.py).
 
 A decision is a proposal until `note_deployed` answers it: with the proposed layout, or with the old one after a
 failed change. Until then the engine only listens.
@@ -18,7 +19,6 @@ failed change. Until then the engine only listens.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -37,6 +37,7 @@ from shared.planning.engine.ledger import Ledger
 from shared.planning.engine.measuring import BlockRange, Usual, deciding_range
 from shared.planning.engine.outcome import Outcome, OutcomeCounter
 from shared.planning.engine.pool import Pool, complete_pool, generated_pool
+from shared.planning.engine.returning import Elsewhere, return_search, worthy_return
 from shared.planning.families.question import Question
 from shared.planning.families.registry import listed
 from shared.planning.layout import Layout
@@ -50,9 +51,6 @@ FIRST_INTERVAL_SECONDS = 1.0
 
 LEADING = 3
 """Layouts whose neighbours are searched, too."""
-
-LEAST_WON_SECONDS = 30.0
-"""Least gain of taking a trainer back: all workers restore a checkpoint for it."""
 
 
 class Engine:
@@ -86,8 +84,8 @@ class Engine:
         self._is_running = False
         self._proposal: Decision | None = None
         self._is_for_good = False
-        self._elsewhere: tuple[float, int] | None = None
-        """Seconds, and steps, of a layout in force that the profile does not know; None while it knows today's."""
+        self._elsewhere: Elsewhere | None = None
+        """None while the profile knows today's layout."""
         self._outcomes = OutcomeCounter(math.nan)
         self._answers = FreeAnswers(self._config.limits.proof_seconds)
         self._timer = SearchTimer()
@@ -178,24 +176,12 @@ class Engine:
         )
 
     def _propose(self, choice: Choice) -> None:
-        contest, speeds = self._contest, self._beliefs.mean_speeds
         self._is_for_good = choice.is_for_good
-        self._proposal = Decision(
-            contest.pool[choice.row],
-            1.0 / float(speeds[choice.row]),
-            1.0 / float(speeds[contest.current]),
-            contest.moves.moving_seconds(contest.current, choice.row),
-            choice.abandon_after_seconds,
-            choice.reason,
-        )
+        self._proposal = self._contest.decision(choice)
 
     def _note_work(self, seconds: float, done_steps: int, seen: Observation) -> None:
         places = {self._places[name] for name in seen.encoding}
-        work = {}
-        for name, taken in seen.work.items():
-            encoding = seen.encoding.get(name, 0.0)
-            if taken is not None and encoding is not None:
-                work[self._places[name]] = taken + encoding
+        work = {self._places[name]: taken for name, taken in seen.known_work.items()}
         expected = self._contest.pool.work_seconds(self._contest.current, places)
         if changed := self._beliefs.note_work(seconds, done_steps, work, expected, self._contest.current):
             self._note_other_devices(changed)
@@ -228,14 +214,6 @@ class Engine:
     def is_elsewhere(self) -> bool:
         """Tell whether a layout is in force that the profile does not know, as recovery may choose it."""
         return self._elsewhere is not None
-
-    @property
-    def _today_seconds(self) -> float:
-        """Return the seconds a step today: measured where they cannot be predicted, NaN before the first step there."""
-        if self._elsewhere is None:
-            return self.predicted_seconds
-        seconds, steps = self._elsewhere
-        return seconds / steps if steps else math.nan
 
     @property
     def conditions(self) -> Conditions:
@@ -329,12 +307,7 @@ class Engine:
 
     def return_search(self, back: Collection[str]) -> Callable[[], Found] | None:
         """Return a search for the best layout, workers that are back among them, for `propose_return`; None for pinned cuts."""
-        space = self.question.space
-        if space.cuts is not None:
-            return None
-        workers = frozenset(self.question.permitted).union(back)
-        question = replace(self.question, space=replace(space, workers=workers))
-        return partial(best, question, self.conditions)
+        return return_search(self.question, self.conditions, back)
 
     def propose_return(self, question: Question, found: Found) -> Decision | None:
         """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it.
@@ -342,18 +315,12 @@ class Engine:
         It is one with workers that are back, or any where the profile does not know today's. question: of the time of the
         search. For a former one nothing is proposed.
         """
-        if question is not self.question:
-            return None
-        today = self._today_seconds
-        won_seconds = (today - found.seconds_per_step) * self._remaining_steps()
-        is_better = found.seconds_per_step < (1.0 - self._config.margin) * today
         is_new = self.is_elsewhere or not set(found.layout.workers) <= set(self.question.permitted)
-        if self._proposal is not None or not is_new or not is_better:
+        if question is not self.question or self._proposal is not None or not is_new:
             return None
-        if won_seconds <= LEAST_WON_SECONDS:
-            return None
-        self._is_for_good = True
-        self._proposal = Decision(found.layout, found.seconds_per_step, today, 0.0, math.inf, Reason.WORKER)
+        today_seconds = self.predicted_seconds if self._elsewhere is None else self._elsewhere.seconds_per_step
+        self._proposal = worthy_return(found, today_seconds, self._remaining_steps(), self._config.margin)
+        self._is_for_good = self._proposal is not None
         return self._proposal
 
     def note_standstill(self, seconds: float, step: int) -> None:
@@ -371,10 +338,9 @@ class Engine:
     def note_elsewhere(self, seconds: float, step: int) -> None:
         """Count the steps until now, done with a layout that the profile does not know. Its first call begins."""
         if self._elsewhere is None:
-            self._elsewhere = 0.0, 0
+            self._elsewhere = Elsewhere()
         elif self._seconds is not None and step >= self._step:
-            before, steps = self._elsewhere
-            self._elsewhere = before + seconds - self._seconds, steps + step - self._step
+            self._elsewhere.note(seconds - self._seconds, step - self._step)
         self.note_standstill(seconds, step)
 
     def note_deployed(self, seconds: float, layout: Layout) -> None:
@@ -390,20 +356,19 @@ class Engine:
         contest.ledger.keep_wait()
         if layout == was:
             self._refused_seconds = seconds
-            self._contest.ledger.forget()
-            self._contest.experts.begin(self._contest.current)
+            contest.ledger.forget()
+            contest.experts.begin(contest.current)
         else:
             self._beliefs.devices.begin()
             if layout not in contest.pool:
                 self.constrain(self.question.space)
                 contest = self._contest
             contest.current = contest.pool.index(layout)
-            if self._is_for_good or not is_proposed or not self._contest.pool.allowed[self._contest.ledger.home]:
+            if self._is_for_good or not is_proposed or not contest.pool.allowed[contest.home]:
                 contest.make_home()
-        filling_seconds = 0.0
-        if self._seconds is not None:  # An operator may act before the first observation.
-            # Ample time until the pipeline runs evenly again.
-            filling_seconds = 2.0 * float(self._contest.pool.loads.at(self._beliefs.now).total[self._contest.current])
+        filling_seconds = 0.0  # ample time until the pipeline runs evenly again
+        if self._seconds is not None:  # an operator may act before the first observation
+            filling_seconds = 2.0 * float(contest.pool.loads.at(self._beliefs.now).total[contest.current])
         self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
 
     def outcome(self) -> Outcome | None:
