@@ -18,6 +18,7 @@ import structlog
 from shared.client.connection import TrainerConnection
 from shared.client.methods import method_path
 from shared.errors import IsthmusError, ProtocolError, UnreachableError
+from shared.transport.rpc.call_status import CallStatus
 from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES, carry_bytes
 from shared.transport.stream.packets import message_deserializer
 from shared.version import PROTOCOL_VERSION
@@ -49,7 +50,7 @@ async def relay_call(connection: TrainerConnection, address: str, run_id: str) -
         response_deserializer=message_deserializer(pb.RelayMessage),
     )
     call = method(metadata=connection.metadata())
-
+    status = CallStatus(call)
     waiting_bytes, taken = 0, asyncio.Event()
 
     async def send(data: bytes) -> None:
@@ -58,13 +59,18 @@ async def relay_call(connection: TrainerConnection, address: str, run_id: str) -
             taken.clear()
             await taken.wait()
         waiting_bytes += len(data)
-        await _written(pb.RelayMessage(data=data))
+        if not await took(pb.RelayMessage(data=data)):
+            raise UnreachableError(f"the relay at {connection.address} has ended")
 
-    async def _written(message: pb.RelayMessage) -> None:
+    async def took(message: pb.RelayMessage) -> bool:
+        """Send a message; returns False if the trainer has ended the call well. Raises the error that it has ended with."""
         try:
-            await connection.await_answer(call.write(message))
-        except asyncio.InvalidStateError as ended:
-            raise UnreachableError(f"the relay at {connection.address} has ended") from ended
+            await connection.unless_rerouted(call.write(message))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # only the call's status says why
+            if (failure := await status.failure()) is not None:
+                raise connection.handle_failure(failure) from failure
+            return False
+        return True
 
     async def receive() -> bytes | None:
         nonlocal waiting_bytes
@@ -84,8 +90,8 @@ async def relay_call(connection: TrainerConnection, address: str, run_id: str) -
     opening = pb.RelayOpening(protocol_version=PROTOCOL_VERSION, address=address, run_id=run_id)
     try:
         async with connection.idle_timeout(METHOD):
-            await _written(pb.RelayMessage(opening=opening))
-            opened = await connection.await_answer(call.read())
+            went = await took(pb.RelayMessage(opening=opening))
+            opened = await connection.await_answer(call.read()) if went else grpc.aio.EOF
         if opened is grpc.aio.EOF or opened != pb.RelayMessage(opened=pb.RelayOpened()):
             raise ProtocolError(f"the trainer at {connection.address} did not open the relay")
         yield RelayCall(receive, send)

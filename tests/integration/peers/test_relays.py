@@ -2,8 +2,9 @@
 
 import asyncio
 import gc
+import re
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -18,6 +19,7 @@ from shared.client.detour import Detour, relay_call
 from shared.config import LinkConfig
 from shared.errors import BusyError, ProtocolError, RefusedError, UnreachableError
 from shared.events import ignore
+from shared.transport.rpc.call_status import CallStatus
 from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -126,6 +128,16 @@ async def test_one_that_carries_nothing_ends(monkeypatch):
         assert await relay.receive() is None
 
 
+async def refusal_of(connection, messages):
+    """The failure that the trainer ends a relay with to which these messages, as bytes, are sent."""
+    call = connection.tensors.stream_stream(path_of("Relay"))(messages)
+    status = CallStatus(call)  # a message that meets the end of the stream gives the call another one
+    with suppress(grpc.aio.AioRpcError):
+        async for _ in call:
+            pass
+    return await status.failure()
+
+
 OPENING = pb.RelayOpening(protocol_version=PROTOCOL_VERSION, address="")
 
 
@@ -155,11 +167,7 @@ async def test_messages_that_no_agent_sends_are_refused(messages, code):
                     message.opening.address = far
                 yield message.SerializeToString()
 
-        call = connection.tensors.stream_stream(path_of("Relay"))(sent())
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            async for _ in call:
-                pass
-        assert refused.value.code().name == code
+        assert (await refusal_of(connection, sent())).code().name == code
 
 
 @contextmanager
@@ -180,13 +188,9 @@ async def test_an_agent_with_more_bytes_under_way_than_may_wait_is_refused():
                 while True:
                     yield pb.RelayMessage(data=bytes(CARRIED_BYTES)).SerializeToString()
 
-            call = connection.tensors.stream_stream(path_of("Relay"))(sent())
-            with pytest.raises(
-                grpc.aio.AioRpcError, match=f"bytes of a relay wait.*it may be {WAITING_BYTES}"
-            ) as refused:
-                async for _ in call:
-                    pass
-            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            refusal = await refusal_of(connection, sent())
+            assert refusal.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert re.search(f"bytes of a relay wait.*it may be {WAITING_BYTES}", refusal.details())
 
 
 async def test_an_agent_waits_for_a_port_that_does_not_read_yet_and_loses_nothing():
@@ -228,10 +232,24 @@ async def test_relays_to_a_port_that_never_reads_hold_little_of_a_trainer():
             assert peak_bytes(process) - before < MOST_HELD_BYTES
 
 
+@asynccontextmanager
+async def stranger(relay):
+    """The address of a peer that answers `Relay` in its own way."""
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(relay)
+    service, _, name = path_of("Relay").removeprefix("/").partition("/")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+    del server
+    gc.collect()
+
+
 @pytest.mark.parametrize(
     "answers",
     [
-        [],
         [{"data": b"x"}],
         [{"opened": pb.RelayOpened()}, {}],
         [{"opened": pb.RelayOpened()}, {"data": bytes(CARRIED_BYTES + 1)}],
@@ -239,29 +257,34 @@ async def test_relays_to_a_port_that_never_reads_hold_little_of_a_trainer():
     ],
 )
 async def test_answers_that_no_trainer_sends_end_the_way(answers):
-    async def relay(_requests, context):
-        await anext(_requests)
+    async def relay(requests, context):
+        await anext(requests)
         for one in answers:
             await context.write(pb.RelayMessage(**one).SerializeToString())
         await asyncio.sleep(60)
 
-    async def relay_and_end(requests, context):
-        if answers:
-            await relay(requests, context)
-
-    server = grpc.aio.server()
-    handler = grpc.stream_stream_rpc_method_handler(relay_and_end)
-    service, _, name = path_of("Relay").removeprefix("/").partition("/")
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with connected(f"127.0.0.1:{port}") as connection:
+    async with stranger(relay) as address, connected(address) as connection:
         with pytest.raises(ProtocolError):
             async with relay_call(connection, "far:1", RUN) as open_relay:
                 await open_relay.receive()
-    await server.stop(None)
-    del server
-    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "says"),
+    [(None, ProtocolError, "did not open the relay"), ("no", RefusedError, "refused: no")],
+)
+async def test_an_end_that_meets_the_opening_on_its_way_is_told_by_its_own_reason(refusal, kind, says):
+    """Of a write that meets the end of its stream gRPC says "lost", once in fifty times here."""
+
+    async def relay(_requests, context):
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
+
+    async with stranger(relay) as address, connected(address) as connection:
+        for _ in range(200):
+            with pytest.raises(kind, match=says):
+                async with relay_call(connection, "far:1", RUN):
+                    pass
 
 
 async def test_without_a_place_for_a_socket_that_is_said_and_nothing_is_left(tmp_path, monkeypatch):
