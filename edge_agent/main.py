@@ -70,14 +70,14 @@ def run(
     loaded, going_on = load_config(EdgeConfig, config, flags), None
     terminal = Console(stderr=True)
     with process_log(loaded.log, LogLines(terminal)):
-        if resume or session is not None:
+        if goes_on := resume or session is not None:
             loaded, going_on = _gone_on_with(loaded, config, flags, session)
         with results_folders(loaded.output), live_bar(terminal) as bar:
             result = asyncio.run(
                 run_service(
                     loaded,
                     bar.show,
-                    resume=None if going_on is None else Resume(going_on),
+                    resume=Resume(going_on) if goes_on else None,
                     resume_command=_resume_command(loaded, config, flags),
                 )
             )

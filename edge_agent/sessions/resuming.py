@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.workload import Workload
+from edge_agent.sessions.finished import check_not_longer
 from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
 from edge_agent.sessions.stored_session import StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles
@@ -95,7 +96,6 @@ def choose_session(
             f"session {session_id!r} cannot be resumed: it is not kept here, or another process has it open (see "
             "`edge-agent sessions`)"
         )
-    _log.info("no session to resume; a new one begins")
     return None
 
 
@@ -114,7 +114,11 @@ def prepare(
         if stored is None:
             raise ConfigError(f"session {chosen.session_id!r} cannot be resumed: another process has just opened it")
     if stored is None:
-        return build(config, None), None
+        experiment = build(config, None)
+        if resume is not None:
+            check_not_longer(config, experiment.steps)
+            _log.info("no session to resume; a new one begins")
+        return experiment, None
     try:
         return _resumed_experiment(build, stored, config), stored
     except BaseException:

@@ -11,8 +11,10 @@ from typing import Any, Self
 import safetensors
 import safetensors.torch
 import structlog
+from pydantic import JsonValue
 from torch import nn
 
+from edge_agent.sessions.finished import MODEL, SUMMARY
 from edge_agent.training.divergence import first_not_finite
 from edge_agent.training.statistics import Statistics
 from shared.errors import StorageError
@@ -59,6 +61,8 @@ class Summary:
     diverged_at_step: int | None = None
     saved_accuracy: float | None = None
     saved_test_loss: float | None = None
+    settings: dict[str, JsonValue] | None = None
+    """See `settings_of_result`. None in a result that an earlier version has kept."""
 
     @classmethod
     def of(
@@ -67,6 +71,7 @@ class Summary:
         chain: Chain,
         placement: Placement,
         diverged_at_step: int | None = None,
+        settings: dict[str, JsonValue] | None = None,
     ) -> "Summary":
         """Summarise a whole run that ended under this placement."""
         held = {worker: held_blocks(placement, worker) for worker in placement.workers}
@@ -91,6 +96,7 @@ class Summary:
                 for block in chain.blocks
             ],
             diverged_at_step=diverged_at_step,
+            settings=settings,
         )
 
 
@@ -129,7 +135,7 @@ class TrainingResult:
         unchanged. The files that they replace are kept aside, in a folder `earlier`. Weights that are no finite numbers replace
         no existing model, and a warning says so. Raises StorageError.
         """
-        names = ("model.safetensors", "adapters.safetensors", "summary.json")
+        names = (MODEL, "adapters.safetensors", SUMMARY)
         model, adapters, summary = (directory / name for name in names)
         text = json.dumps(_as_json(self.facts), indent=2, allow_nan=False) + "\n"
         writes: dict[Path, Callable[[Path], object]] = {}

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import structlog
 
+from edge_agent.sessions.finished import settings_of_result
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.divergence import check_weights, first_not_finite, with_outcome
@@ -149,7 +150,8 @@ class TrainingRun:
         chain = self.session.experiment.chain
         await self.session.threads.compute.run(chain.module.to, "cpu")
         placement = self.session.placement
-        summary = Summary.of(self._statistics, chain, placement, diverged_at_step)
+        settings = settings_of_result(self.session.experiment.config)
+        summary = Summary.of(self._statistics, chain, placement, diverged_at_step, settings)
         if diverged_at_step is None and (saved := await self._evaluated_as_saved()) is not None:
             summary = replace(summary, saved_accuracy=saved.accuracy, saved_test_loss=saved.loss)
         return TrainingResult(summary, chain.module)

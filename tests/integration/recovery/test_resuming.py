@@ -21,10 +21,18 @@ from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
-from tests.support.commands import MLP, spoken
+from tests.support.commands import MLP, assert_one_sentence, spoken
 from tests.support.experiments import OPTIMIZERS
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import ROOT, Listening, StandardError, edge_config, running_trainer, trainer_process
+from tests.support.running import (
+    ROOT,
+    Listening,
+    StandardError,
+    edge_config,
+    run_agent,
+    running_trainer,
+    trainer_process,
+)
 from tests.support.samples import FlatDigits
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -249,6 +257,34 @@ def kept_settings():
     """Return the settings that `SETTINGS` decide, as flags."""
     kwargs = "model.kwargs={hidden=24}"
     return [*MLP, kwargs, "training.seed=7", "training.epochs=100000", "training.evaluate_every_epochs=0"]
+
+
+def test_a_finished_run_that_is_wanted_longer_is_refused_and_one_that_a_reboot_starts_again_is_not(tmp_path):
+    """A service always begins with --resume. The weights of the finished run are the way to more epochs."""
+    output = tmp_path / "run"
+    model = output / "model.safetensors"
+    flags = [*MLP, "training.epochs=1", "training.evaluate_every_epochs=0", f"checkpoints.location={tmp_path / 'edge'}"]
+
+    def ran(*more):
+        return run_agent("run", "--resume", f"--output={output}", *(f"--set={flag}" for flag in [*flags, *more]))
+
+    with trainer_process("compute.threads=1", f"checkpoints.location={tmp_path / 'trainer'}") as (_, address):
+        flags.append(f"trainer.address={address}")
+        first = ran()
+        assert first.returncode == 0, first.stderr
+        assert first.stderr.count("no session to resume; a new one begins") == 1
+        steps, weights = json.loads((output / "summary.json").read_text())["steps"], model.read_bytes()
+        says = [f"after {steps} steps", f"cannot go on to {5 * steps}", f"training.start_from={model}"]
+        assert_one_sentence("edge-agent", ran("training.epochs=5"), ExitCode.CONFIG, *says)
+        assert model.read_bytes() == weights
+        again = ran()
+        assert again.returncode == 0, again.stderr
+        assert model.read_bytes() == weights
+        for change in ("training.epochs=2", f"training.start_from={model}"):
+            flags.append(change)
+        longer = ran()
+        assert longer.returncode == 0, longer.stderr
+        assert json.loads((output / "summary.json").read_text())["steps"] == 2 * steps
 
 
 def test_the_first_ctrl_c_ends_an_agent_that_reaches_no_trainer(tmp_path):
