@@ -274,7 +274,7 @@ async def test_answers_that_no_trainer_sends_end_the_way(answers):
     [(None, ProtocolError, "did not open the relay"), ("no", RefusedError, "refused: no")],
 )
 async def test_an_end_that_meets_the_opening_on_its_way_is_told_by_its_own_reason(refusal, kind, says):
-    """Of a write that meets the end of its stream gRPC says "lost", once in fifty times here."""
+    """The end of a stream has gRPC call a write that meets it a lost connection, once in fifty times here."""
 
     async def relay(_requests, context):
         if refusal is not None:
