@@ -14,7 +14,16 @@ from tests.support.group_flags import group_of, trained
 from tests.support.models.adapted import on_a_body
 from tests.support.placement_kinds import BATCH_SIZE, addresses_of, flags_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import Listening, cut_at, edge_config, place, running_trainer
+from tests.support.running import (
+    Listening,
+    agent_process,
+    cut_at,
+    edge_config,
+    heard_trainer_process,
+    held_port,
+    place,
+    running_trainer,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BLOCKS, STEPS = 4, 24
@@ -126,6 +135,30 @@ async def test_a_trainer_that_was_stopped_gets_them_again(times, tmp_path):
         result, cuts = await moved([3], cut_at, *flags, resume=Resume())
     assert cuts == [1, 3]
     tuning.assert_trained(result.module.state_dict())
+
+
+@pytest.mark.slow
+def test_a_trainer_that_is_killed_gets_a_hundred_megabytes_of_them_again(tmp_path):
+    tuning = FineTuning(tmp_path, 3600)
+    with held_port() as port:
+        flags = [*tuning.flags, "compute.threads=1", "deployment.cut=1", f"trainer.address=127.0.0.1:{port}"]
+        stored = ["checkpoints.every_steps=4", f"checkpoints.location={tmp_path / 'edge'}"]
+        served = [
+            "compute.threads=1",
+            f"server.listen=127.0.0.1:{port}",
+            f"checkpoints.location={tmp_path / 'trainer'}",
+        ]
+        with (
+            heard_trainer_process(*served) as (trainer, _, _said),
+            agent_process(*flags, *stored, output=tmp_path / "run") as (agent, heard),
+        ):
+            heard.first_event("checkpoint at every worker", least_step=8)
+            trainer.kill()
+            trainer.wait(30)
+            with heard_trainer_process(*served):
+                assert agent.wait(120) == 0, heard
+                assert heard.first_event("went back to a checkpoint")["step"] >= 8
+    tuning.assert_trained(load_file(tmp_path / "run" / "model.safetensors"))
 
 
 @pytest.mark.parametrize("times", TIMES)
