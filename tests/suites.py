@@ -38,6 +38,7 @@ ALONE = tuple(
         "commands/test_demo_engine",
         "commands/test_demo_move",
         "placements/test_measured_links",
+        "peers/test_crowds",
         "peers/test_large_placements",
         "peers/test_worst_claims",
         "training/test_fair_compute",
