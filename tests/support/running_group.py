@@ -95,6 +95,10 @@ class Running:
         """Have a member leave the group."""
         command(agent_app, "drain", "--leave", f"--control={self._socket(rank)}")
 
+    def status(self, rank):
+        """Return what a member shows an operator."""
+        return command(agent_app, "status", "--json", f"--control={self._socket(rank)}")
+
     def _socket(self, rank):
         return f"unix:{self.folder}/member-{rank}.sock"
 

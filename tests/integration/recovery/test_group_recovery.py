@@ -255,3 +255,16 @@ def test_a_group_whose_trainer_can_write_nothing_says_so_goes_on_and_keeps_what_
         write_no_more_than(resource.RLIM_INFINITY, trainer)
         said.first_event("checkpoint of a group")
         running.assert_whole(members)
+
+
+@pytest.mark.slow
+def test_members_that_come_while_their_trainer_s_disk_is_full_say_so_and_begin_once_there_is_room(tmp_path):
+    with Running(tmp_path, more=SLOWLY) as running:
+        trainer, _ = running.trainer()
+        write_no_more_than(0, trainer)
+        members = [running.member(rank) for rank in range(SIZE)]
+        for rank, (_, said) in enumerate(members):
+            assert "is its disk full?" in said.first_event("trainer away; trying again")["reason"]
+            assert "is its disk full?" in running.status(rank)
+        write_no_more_than(resource.RLIM_INFINITY, trainer)
+        running.assert_whole(members)
