@@ -155,6 +155,11 @@ class Deployer:
         """Tell whether another placement will come into force, and may at this boundary."""
         return self.is_ready and self._may_change()
 
+    @property
+    def leaves_a_stopping_trainer(self) -> bool:
+        """Tell whether the request is a handover from a trainer that is about to stop."""
+        return self._wish is not None and self._wish.by is Chooser.DRAIN
+
     def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> bool:
         """Request a placement, in force after the one that comes into force now. Callers that wait for an earlier
         request are told.

@@ -266,6 +266,8 @@ class TrainingLoop:
         if self.checkpointer.due(self.step):
             await self._checkpoint()
         self.deployer.follow_schedules(self.step)
+        if self.deployer.is_due and self.deployer.leaves_a_stopping_trainer:
+            await self._take_last_checkpoint()  # its successor may still refuse, and it is joined no more
         return _End.CHANGE if self.deployer.is_due else None
 
     async def _evaluate_if_due(self) -> None:

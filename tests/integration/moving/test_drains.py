@@ -3,19 +3,31 @@
 Trainers and agents are processes of their own. With K = 0 what comes out is bit for bit what an undisturbed run gives.
 """
 
+import asyncio
 import json
 import signal
 from contextlib import ExitStack
 
+import grpc
 import pytest
 from safetensors.torch import load_file
 
+from cloud_trainer.sessions.session import Session
+from edge_agent import run_training
 from shared.errors import ExitCode
 from shared.training.step_log import check_steps
+from shared.transport.rpc.status import StatusError
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.running import agent_process, edge_config, held_port, trainer_process
+from tests.support.running import (
+    Listening,
+    agent_process,
+    edge_config,
+    held_port,
+    running_trainer,
+    trainer_process,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 400
@@ -88,3 +100,40 @@ def test_without_another_candidate_in_reach_the_run_waits_until_the_trainer_is_b
             with trainer_process(*listen):
                 assert process.wait(120) == ExitCode.OK
         assert_same_bits(expected, load_file(tmp_path / "model.safetensors"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["prepare", "commit"])
+async def test_a_successor_that_refuses_in_the_handover_costs_no_step(call, tmp_path, monkeypatch):
+    """The run waits for the trainer that stops, which has a checkpoint of the step at which it was to be left."""
+    slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.0005}}'
+    chosen = [*flags("mlp", "adamw"), "training.max_steps=60", "training.epochs=40", slow]
+    chosen += ["training.evaluate_every_epochs=0", "checkpoints.every_seconds=1000"]
+    place = f"checkpoints.location={tmp_path / 'trainer'}"
+    steps, begun, loop, carried_out = [], asyncio.Event(), asyncio.get_running_loop(), getattr(Session, call)
+
+    def on_progress(progress):
+        steps.append(progress.steps)
+        if progress.steps == 10:
+            loop.call_soon_threadsafe(begun.set)
+
+    async with running_trainer(PEERS_ALLOWED) as there:
+
+        async def refused_there(session, *arguments):
+            if there.service.sessions.find(session.id) is session:
+                raise StatusError(grpc.StatusCode.PERMISSION_DENIED, "not this one")
+            return await carried_out(session, *arguments)
+
+        monkeypatch.setattr(Session, call, refused_there)
+        async with running_trainer(PEERS_ALLOWED, place, f"server.stop_seconds={WITHIN_SECONDS}") as here:
+            trainers = (
+                f'trainers=[{{name="here", address="{here.address}"}}, {{name="there", address="{there.address}"}}]'
+            )
+            config = edge_config(*chosen, trainers, f"checkpoints.location={tmp_path / 'edge'}")
+            training = asyncio.create_task(run_training(config, Listening(on_progress)))
+            await begun.wait()
+            await here.stop()
+        async with running_trainer(PEERS_ALLOWED, place, f"server.listen={here.address}"):
+            result = await training
+    assert steps == sorted(steps), "none is repeated"
+    assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
