@@ -193,8 +193,11 @@ async def test_a_session_that_opens_wrongly_is_closed(answer, says):
     opened = grpc.unary_unary_rpc_method_handler(open_wrongly)
     async with trainer_with("OpenSession", opened, real) as address, asyncio.timeout(200):
         with pytest.raises(IsthmusError, match=says):
-            await run_training(edge_config(*FLAGS, f"trainer.address={address}"))
-    assert len(closed) == 1
+            await run_training(edge_config(*FLAGS, f"trainer.address={address}", "trainer.connect_timeout_seconds=0.5"))
+    if "session_id" in answer:
+        assert closed, "the trainer may be another process than that which opened it, so it is opened again for a while"
+    else:
+        assert len(closed) == 1
 
 
 async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence():

@@ -20,7 +20,17 @@ from shared.transport.rpc.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.conftest import ROOT
 from tests.support.commands import MLP, agent_fails
-from tests.support.peers.strangers import ALL, METHODS, SERVER, Doorkeeper, Peer, message, names_a_session, path_of
+from tests.support.peers.strangers import (
+    ALL,
+    GROUP,
+    METHODS,
+    SERVER,
+    Doorkeeper,
+    Peer,
+    message,
+    names_a_session,
+    path_of,
+)
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import Listening, edge_config, running_trainer, trainer_process
 from tests.support.wire import open_request
@@ -119,7 +129,8 @@ def test_the_document_shows_every_answer():
 
 
 async def test_a_friend_gets_through_to_every_method(door):
-    async with running_trainer(*door.flags, "server.max_sessions=40") as server:
+    group = f'groups=[{{name="{GROUP}", size=1}}]'
+    async with running_trainer(*door.flags, "server.max_sessions=40", group) as server:
         for method in METHODS:
             session = await opened(server.address, door.friend())
             code = await door.friend().code(server.address, method, message(method, session))

@@ -35,6 +35,10 @@ METHODS = {f"/{service.full_name}/{method.name}": method for service in SERVICES
 """Every method that a trainer serves."""
 
 
+GROUP = "ours"
+"""A group that calls name, of which rank 0 is there."""
+
+
 def message(method: str, session: str) -> bytes:
     """Build the first message of a right edge to `method`, about `session` where it is about one."""
     streamed = {
@@ -47,6 +51,8 @@ def message(method: str, session: str) -> bytes:
             request.session_id = session
         if "level" in request.DESCRIPTOR.fields_by_name:
             request.level = control.LOG_LEVEL_INFO
+        if "group" in request.DESCRIPTOR.fields_by_name:
+            request.group = GROUP
         return request.SerializeToString()
     plain: dict[str, Any] = {
         "OpenSession": open_request(),
