@@ -52,6 +52,15 @@ async def test_a_group_in_slices_that_is_late_over_links_that_are_cut_loses_noth
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("one_thread")
+async def test_a_group_in_slices_at_two_trainers_with_a_newcomer_and_members_that_stall_loses_nothing(tmp_path):
+    lost, (outcome,) = await losses(tmp_path, LATE_RUNS[1:2])
+    assert not lost
+    assert (outcome.trainers, outcome.staleness) == (2, 4)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("one_thread")
 async def test_groups_in_slices_with_members_that_stall_lose_nothing(tmp_path):
     lost, outcomes = await losses(tmp_path, LATE_RUNS)
     assert not lost
