@@ -259,7 +259,7 @@ async def test_weights_that_only_the_edge_has_are_brought(tmp_path, monkeypatch)
     save_file(there, weights)
     expected = plain_state(edge_config(*chosen))
     async with running_trainer('models.allowed=["loads_weights"]') as server:
-        monkeypatch.setattr("edge_agent.run.open_session", open_without_the_file)
+        monkeypatch.setattr("edge_agent.sessions.opening.open_session", open_without_the_file)
         result = await train_with(server, *chosen)
         assert_same_bits(expected, result.module.state_dict())
         with pytest.raises(RefusedError, match=r"failed with FileNotFoundError.*both sides run the factory"):
