@@ -4,6 +4,7 @@ A feature, an error gradient and labels are a tensor for each slot that crosses;
 load of a shared block is a tensor for each of its entries (`block_entries`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -48,7 +49,7 @@ def numbers_spec(chain: Chain, crossing: Crossing) -> TensorSpec:
     return TensorSpec((count,), torch.float64)
 
 
-class Form:
+class Form(ABC):
     """The form in which one crossing travels. Each kind of cargo has one of its own."""
 
     def __init__(self, crossing: Crossing, placement: Placement, codecs: Mapping[int, str]) -> None:
@@ -81,9 +82,9 @@ class Form:
         """Return the step of the crossing, from that of its key or of a position."""
         return step - self._early
 
+    @abstractmethod
     def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
         """Describe the tensor that must come for one slot. samples: of the whole batch."""
-        raise NotImplementedError
 
     def encode(self, load: Load) -> EncodedSlots:
         """Return the tensors of a load by slot. Computes.
@@ -93,20 +94,20 @@ class Form:
         assert isinstance(load, tuple), "the loads of shared blocks have a form of their own"
         return {slot: self._encoded(slot, load[slot]) for slot in self.slots}
 
+    @abstractmethod
     def decode(self, encoded: EncodedSlots) -> Load:
         """Return the load of these slots. Computes. Raises ProtocolError for bytes that no peer could have encoded."""
-        raise NotImplementedError
 
     def length(self, slot: int, shape: Sequence[int]) -> int | None:  # noqa: ARG002 - only features have one
         """Return the length of a batch, by the shape of one of its tensors; None where that does not tell it."""
         return None
 
+    @abstractmethod
     def worst_bytes(self, *, kept: bool) -> int:
         """Count the bytes of a load at its worst: as it travels, and as it was decoded.
 
         kept: the receiver may begin again, so that weights of the step before are there, too.
         """
-        raise NotImplementedError
 
     def _encoded(self, slot: int, tensor: Tensor | None) -> Encoded | None:
         return None if tensor is None else self._codec_of[slot].encode(tensor.cpu())
