@@ -137,7 +137,7 @@ class DamagedMessageError(FailedError):
 
 
 class OutOfTurnError(ProtocolError):
-    """A tensor of another step, or of another deployment, than the one that is due."""
+    """A tensor, or the position of a link, of another step or of another deployment than the one that is due."""
 
 
 class RefusedError(IsthmusError):

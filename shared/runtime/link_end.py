@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable
 
-from shared.errors import ProtocolError, UnreachableError
+from shared.errors import OutOfTurnError, ProtocolError, UnreachableError
 from shared.events import Emit
 from shared.events.worker import Delivered, Encoded, Received, Sent
 from shared.execution.step_in_flight import Parcel
@@ -142,9 +142,13 @@ class LinkEnd:
         )
 
     def resume(self, peer: LinkPosition) -> None:
-        """A stream begins, whose other end has this. Raises ProtocolError for a position that cannot be."""
+        """A stream begins, whose other end has this. Raises ProtocolError for a position that cannot be.
+
+        One that does not fit the steps here is out of turn: the worker behind it, or this one, has begun anew since, and joining
+        again mends it.
+        """
         if peer.placement_version != self._version:
-            raise ProtocolError(
+            raise OutOfTurnError(
                 f"worker {self.peer!r} holds placement {peer.placement_version}; {self._version} is in force"
             )
         is_new = peer.life != self._peer_life
@@ -158,7 +162,7 @@ class LinkEnd:
         awaited = {(one.role, one.block, one.slot): one.next_step for one in peer.awaited} if is_as_many else {}
         is_known = is_as_many and awaited.keys() == leaving.keys()
         if not is_known or not self.reports.covers(peer.dones_received, is_new=is_new):
-            raise ProtocolError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
+            raise OutOfTurnError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
         self._outbox.resume({leaving[key].crossing: leaving[key].step_of(step) for key, step in awaited.items()})
         self._peer_life = peer.life
         self.reports.resume(peer.dones_received, is_new=is_new)

@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 
-from shared.errors import ProtocolError
+from shared.errors import OutOfTurnError
 from shared.execution.step_in_flight import Parcel
 from shared.placement import Bundle, Cargo, Crossing, urgency
 from shared.runtime.resend_buffer import ResendBuffer
@@ -145,14 +145,14 @@ class Outbox:
     def resume(self, awaited: Mapping[Crossing, int]) -> None:
         """A new stream begins: send of each crossing from the step that the peer waits for.
 
-        Raises ProtocolError, and changes nothing, for a step that it cannot wait for: it has not come, or was told to be done.
+        Raises OutOfTurnError, and changes nothing, for a step that it cannot wait for: it has not come, or was told to be done.
         """
         for crossing, step in awaited.items():
             leaving = self._of[crossing]
             is_ahead = leaving.next_step < step <= leaving.next_step + self._most_ahead
             if not is_ahead and not leaving.covers(step):
                 first, what = next(iter(leaving.steps), leaving.next_step), f"{crossing.cargo} {crossing.index}"
-                raise ProtocolError(
+                raise OutOfTurnError(
                     f"{crossing.receiver!r} waits for {what} of step {step}; steps {first} to {leaving.next_step} can be sent"
                 )
         for crossing, step in awaited.items():
