@@ -27,7 +27,7 @@ from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.report import Spread, write_json
-from shared.planning import (
+from edge_agent.planning import (
     PROBE_SECONDS,
     Layout,
     LinkTrace,

@@ -38,10 +38,10 @@ from deploy.demo.demo_move import (
     simulated,
     stays,
 )
+from edge_agent.planning.moving import Site, load_path, load_sites
+from edge_agent.planning.moving.paths import Path as WorldPath
 from shared.errors import IsthmusError
 from shared.placement import AGENT
-from shared.planning.moving import Site, load_path, load_sites
-from shared.planning.moving.paths import Path as WorldPath
 
 WITHIN, MOST_SHARE = 0.15, 0.02
 PROBED_SECONDS, SETTLED_SECONDS = 60.0, 5.0

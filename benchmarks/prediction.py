@@ -26,8 +26,8 @@ from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, seconds_per_step, write_json
 from benchmarks.support.series import Training, Trainings, trainings
+from edge_agent.planning import Profile, Rates, SearchSpace, fixed, greedy, load_profile
 from shared.errors import IsthmusError
-from shared.planning import Profile, Rates, SearchSpace, fixed, greedy, load_profile
 
 MEDIAN_GOAL, WORST_GOAL, DECISION_GOAL = 0.10, 0.20, 0.05
 EDGE_SHARE = 0.5

@@ -16,6 +16,7 @@ from edge_agent.choice_config import ChoiceSection
 from edge_agent.deployment_config import DeploymentConfig, check_adaptive
 from edge_agent.group_config import GroupSection, check_group
 from edge_agent.placement_config import PlacementSection, check_workers
+from edge_agent.planner_names import DEFAULT_BITS
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
 from shared.client.config import ClientTlsConfig, NamedTrainerConfig, TrainerAddressConfig
 from shared.config import (
@@ -31,7 +32,6 @@ from shared.config import (
     Section,
 )
 from shared.errors import ConfigError
-from shared.planner_names import DEFAULT_BITS
 from shared.registry import LOSSES, OptimizerConfig, Precisions, bit_widths
 from shared.training.recipe import ScheduleConfig
 

@@ -36,6 +36,8 @@ from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
 from edge_agent.observability.timeline_recorder import TimelineRecorder
+from edge_agent.planner_names import EDGEMOVE, FIXED
+from edge_agent.planning import Profile
 from edge_agent.profiling.timers import timer_meanwhile
 from edge_agent.replaying.run_record import RunRecorder
 from edge_agent.sessions.opening import open_when_there, resume_session
@@ -60,8 +62,6 @@ from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, IsthmusError, ProtocolError, UnreachableError
 from shared.events import Emit, Events
 from shared.placement import AGENT, Placement, held_blocks
-from shared.planner_names import EDGEMOVE, FIXED
-from shared.planning import Profile
 from shared.telemetry.logs import bind_run
 from shared.telemetry.metrics import serving_metrics
 from shared.training.device import prepare_process

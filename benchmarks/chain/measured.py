@@ -12,12 +12,12 @@ import torch
 
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import Found, Layout, MeasuredLink, Profile, Question, Rates, SearchSpace, best, parse_profile
+from edge_agent.planning.measurements import FLOAT32_BITS
+from edge_agent.planning.profile.chain_v1 import SCHEMA
 from shared.config import load_config
 from shared.model.features import specs_bytes
 from shared.placement import Cargo, Route, document_of
-from shared.planning import Found, Layout, MeasuredLink, Profile, Question, Rates, SearchSpace, best, parse_profile
-from shared.planning.measurements import FLOAT32_BITS
-from shared.planning.profile.chain_v1 import SCHEMA
 from shared.registry import codec_of_bits
 from shared.training import block_state
 from shared.training.device import prepare_process

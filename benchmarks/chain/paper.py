@@ -25,8 +25,8 @@ from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
 from benchmarks.support.peer_stage import BATCH, mobilenet_flags
 from benchmarks.support.report import Spread
+from edge_agent.planning import Layout, Profile, Rates
 from shared.codec import codec_by_name
-from shared.planning import Layout, Profile, Rates
 from shared.registry import codec_bits
 from shared.training.measure import timed
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.chain.machines import NAMES, Machines
 from benchmarks.chain.measured import Model, chain_document, measured_model, parsed, placement_flags, planned
 from benchmarks.support.live import LiveRun
-from shared.planning import Layout, Profile, Rates
+from edge_agent.planning import Layout, Profile, Rates
 
 STALENESS = 4
 BITS = (8, 32)

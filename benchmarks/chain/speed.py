@@ -25,9 +25,9 @@ from benchmarks.chain.options import Options, Result
 from benchmarks.chain.pace import seconds_per_step
 from benchmarks.support.peer_stage import BATCH, Pipeline, mobilenet_flags, pipeline_ends
 from benchmarks.support.report import Spread
+from edge_agent.planning import Profile, Rates, stacked
+from edge_agent.planning.measurements import FLOAT32_BITS
 from shared.placement import AGENT
-from shared.planning import Profile, Rates, stacked
-from shared.planning.measurements import FLOAT32_BITS
 
 STALENESS = 4
 ALIKE, UNLIKE = (0.3, 0.3, 0.3), (0.9, 0.9, 0.1)

@@ -34,8 +34,8 @@ from benchmarks.groups.sleeping import MOST_MEMBERS
 from benchmarks.support.arguments import benchmark_parser, numbers
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
-from shared.planner_names import STRATEGY_NAMES
-from shared.planning.schedules import load_layers
+from edge_agent.planner_names import STRATEGY_NAMES
+from edge_agent.planning.schedules import load_layers
 
 
 def schedules(repeats: int) -> tuple[Sequence[Table], dict[str, object]]:

@@ -13,9 +13,9 @@ from rich.table import Table
 from benchmarks.groups.links import MEMBERS, Mix
 from benchmarks.groups.sleeping import sleeping_group
 from benchmarks.support.report import Spread
-from shared.planner_names import DYNACOMM
-from shared.planning.schedules import STRATEGIES, bounds_of
-from shared.planning.schedules.again import kept
+from edge_agent.planner_names import DYNACOMM
+from edge_agent.planning.schedules import STRATEGIES, bounds_of
+from edge_agent.planning.schedules.again import kept
 
 MIX = Mix("transfer is as long as computing", 20, 1.0)
 BEFORE, AFTER = 0.1, 0.6

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from benchmarks.groups.links import MEMBERS, Goal, Mix, goals_table
 from benchmarks.groups.measured import MeasuredGroup, coded_name, measure_group, measured_table
-from shared.planner_names import FLOW
+from edge_agent.planner_names import FLOW
 
 MIX = Mix("transfer is four times compute", 100, 4.0)
 CODECS = ("raw", "uniform16", "uniform8")

@@ -9,8 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.net.namespaces import Namespace
+from edge_agent.planning.schedules import Layers
 from shared.errors import IsthmusError
-from shared.planning.schedules import Layers
 
 PORT = 29522
 

@@ -10,8 +10,8 @@ from operator import attrgetter
 from rich.table import Table
 
 from benchmarks.groups.networks import NETWORKS
-from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
-from shared.planning.schedules import STRATEGIES, Layers, bound_seconds
+from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
+from edge_agent.planning.schedules import STRATEGIES, Layers, bound_seconds
 
 BATCHES = (8, 16, 32, 64)
 GIGABITS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

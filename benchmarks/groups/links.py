@@ -9,8 +9,8 @@ from rich.table import Table
 
 from benchmarks.groups.foreign_peers import MXNET, ForeignPeer
 from benchmarks.groups.measured import BUCKETS, MeasuredGroup, measure_group, measured_table, peer_name
-from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
-from shared.planning.schedules import Layers
+from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
+from edge_agent.planning.schedules import Layers
 
 MESSAGE_SECONDS = 0.004
 """Cost of a message beside its bytes on these links: from a gradient that has left until its weights are here, two messages

@@ -15,8 +15,8 @@ from benchmarks.groups.foreign_peers import ForeignPeer
 from benchmarks.groups.foreign_peers import step_seconds as foreign_step_seconds
 from benchmarks.groups.sleeping import BATCH, TRAINER, WARM_UP_STEPS, amounts, rates, sleeping_group
 from benchmarks.support.report import Spread
-from shared.planner_names import FLOW
-from shared.planning.schedules import STRATEGIES, Layers, bound_seconds, run_seconds
+from edge_agent.planner_names import FLOW
+from edge_agent.planning.schedules import STRATEGIES, Layers, bound_seconds, run_seconds
 
 BUCKETS = (1.0, 25.0)
 """Megabytes of gradients that DistributedDataParallel sends at once: small ones, and its default."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from shared.planning.schedules import Layers
+from edge_agent.planning.schedules import Layers
 
 FLOAT_BYTES = 4
 FORWARD_SHARE = 1 / 3

@@ -12,8 +12,8 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.groups.networks import NETWORKS, Network
-from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL, STRATEGY_NAMES
-from shared.planning.schedules import STRATEGIES, Schedule
+from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL, STRATEGY_NAMES
+from edge_agent.planning.schedules import STRATEGIES, Schedule
 
 MESSAGE_SECONDS = 0.014
 WORKERS = 8

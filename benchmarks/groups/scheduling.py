@@ -9,10 +9,10 @@ from rich.table import Table
 from benchmarks.groups.networks import NETWORKS
 from benchmarks.support.report import Spread
 from edge_agent.adaptation.measured_layers import SegmentTimes
+from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH
+from edge_agent.planning.schedules import STRATEGIES, Layers
 from shared.events import Events
 from shared.events.worker import Computed
-from shared.planner_names import DYNACOMM, FLOW, IBATCH
-from shared.planning.schedules import STRATEGIES, Layers
 
 DEPTHS = (152, 1000)
 GOALS = {152: 0.001, 1000: 0.010}

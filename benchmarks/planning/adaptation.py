@@ -26,7 +26,7 @@ from benchmarks.planning.paper_profiles import DEVICES, vgg19_profile
 from benchmarks.planning.round_trips import DEVICES as MADE_UP
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from shared.planning import (
+from edge_agent.planning import (
     FLOAT32_BITS,
     PROBE_SECONDS,
     LinkTrace,
@@ -40,8 +40,8 @@ from shared.planning import (
     parse_seconds,
     simulate,
 )
-from shared.planning.families.pair import listed_pairs
-from shared.planning.planners.plan import migration_seconds, over
+from edge_agent.planning.families.pair import listed_pairs
+from edge_agent.planning.planners.plan import migration_seconds, over
 
 MAHIMAHI = ("TMobile-LTE-short", "Verizon-LTE-short")
 LEAST_RATE = 1000.0

@@ -10,18 +10,18 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import linprog
 
+from edge_agent.planning import PROBE_SECONDS, LinkTrace, Profile, Rates, SearchSpace, Trace
+from edge_agent.planning.families.pair import Pairs, listed_pairs
+from edge_agent.planning.measurements import FLOAT32_BITS, Floats
+from edge_agent.planning.planners.plan import over
 from shared.errors import PlanError
-from shared.planning import PROBE_SECONDS, LinkTrace, Profile, Rates, SearchSpace, Trace
-from shared.planning.families.pair import Pairs, listed_pairs
-from shared.planning.measurements import FLOAT32_BITS, Floats
-from shared.planning.planners.plan import over
 
 ROUNDING = 1e-6
 """Part of each limit that may be nothing but rounding: ten times what the solver takes for equal."""
 
 
 def least_seconds_per_100_steps(profile: Profile, link: LinkTrace, space: SearchSpace, seconds: float) -> float:
-    """Less time than any run of a comparison (`shared.planning.compare`) can take, however well it knows the link."""
+    """Less time than any run of a comparison (`edge_agent.planning.compare`) can take, however well it knows the link."""
     return 100.0 * seconds / most_steps(profile, link, seconds, space, begin=PROBE_SECONDS)
 
 

@@ -18,8 +18,7 @@ from benchmarks.planning.mixes import NEAR_THE_BOUND, mixes
 from benchmarks.planning.step_cost import step_cost
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from shared.placement import BlockFacts, Link, ModelFacts, Placement, Rows, Source, Tile
-from shared.planning import (
+from edge_agent.planning import (
     BlockCosts,
     BlockSeconds,
     Linear,
@@ -28,6 +27,7 @@ from shared.planning import (
     simulate_placement,
     step_tasks,
 )
+from shared.placement import BlockFacts, Link, ModelFacts, Placement, Rows, Source, Tile
 
 WORKERS, STALENESS = (3, 4), (0, 1, 2, 3, 5)
 PERIODS = 12

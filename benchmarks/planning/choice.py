@@ -19,9 +19,9 @@ from benchmarks.planning.flapping import random_profile
 from benchmarks.planning.tuning import Tuning
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
-from shared.planning import Conditions, Profile, Question, Rates, SearchSpace
-from shared.planning.choice import Candidate, CandidateCosts, CutClimb, conditions_for, first_cut, rank
-from shared.planning.measurements import Floats
+from edge_agent.planning import Conditions, Profile, Question, Rates, SearchSpace
+from edge_agent.planning.choice import Candidate, CandidateCosts, CutClimb, conditions_for, first_cut, rank
+from edge_agent.planning.measurements import Floats
 
 MARGIN = 0.05
 OFF = 0.25

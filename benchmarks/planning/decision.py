@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
-from shared.planning import (
+from edge_agent.planning import (
     LinearSeconds,
     MeasuredLink,
     Profile,

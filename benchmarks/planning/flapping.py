@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from shared.planning import (
+from edge_agent.planning import (
     PROBE_SECONDS,
     Engine,
     Layout,

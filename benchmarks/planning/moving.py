@@ -27,10 +27,10 @@ from benchmarks.planning.moving_paths import NETWORK, random_path
 from benchmarks.planning.paper_profiles import DEVICES, vgg19_profile
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from shared.planner_names import MOVE_POLICY_NAMES
-from shared.planning import Profile, Question, SearchSpace
-from shared.planning.choice import CandidateCosts
-from shared.planning.moving import MoveRun, Site, World, load_sites, simulate_moves
+from edge_agent.planner_names import MOVE_POLICY_NAMES
+from edge_agent.planning import Profile, Question, SearchSpace
+from edge_agent.planning.choice import CandidateCosts
+from edge_agent.planning.moving import MoveRun, Site, World, load_sites, simulate_moves
 
 SPEEDS = (1.4, 10.0, 20.0)
 """Metres per second: on foot, in a tram, in a car."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.planning.flapping import random_profile
-from shared.planning import Question, SearchSpace
-from shared.planning.choice import Best, CandidateCosts, Seen, stacked_conditions
-from shared.planning.choice.handovers import End, Network, moved
+from edge_agent.planning import Question, SearchSpace
+from edge_agent.planning.choice import Best, CandidateCosts, Seen, stacked_conditions
+from edge_agent.planning.choice.handovers import End, Network, moved
 
 CASES = 200
 SECONDS = 3600

@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.planning.paper_profiles import DEVICES, chair_profile, vgg19_profile
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from shared.planning import LinkTrace, SearchSpace, Setting, Trace, compare, load_trace
+from edge_agent.planning import LinkTrace, SearchSpace, Setting, Trace, compare, load_trace
 
 PLANNERS = ("greedy", "jointdnn", "edge-only")
 SPACE = SearchSpace(bits=(8, 16, 32), allow_edge_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.planning import LinearSeconds, Profile, ProfiledBlock, pair_profile
+from edge_agent.planning import LinearSeconds, Profile, ProfiledBlock, pair_profile
 
 MIB = 1024 * 1024
 DEVICES = {"Pi": "compresstimepi.csv", "TX2": "compresstimetx2.csv"}

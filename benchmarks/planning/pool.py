@@ -21,7 +21,7 @@ from benchmarks.planning.adaptation import LEAST_RATE, links
 from benchmarks.planning.paper_profiles import DEVICES, vgg19_profile
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from shared.planning import (
+from edge_agent.planning import (
     PROBE_SECONDS,
     Layout,
     LinkTrace,
@@ -33,7 +33,7 @@ from shared.planning import (
     compare,
     load_profile,
 )
-from shared.planning.families.registry import listed
+from edge_agent.planning.families.registry import listed
 
 CHAIN = Path("deploy/demo/chain.json")
 STALENESS, KEPT = 4, 5
@@ -59,7 +59,7 @@ class Row:
 def pair_row(name: str, trace: str, setting: Setting) -> Row:
     """Compare a generated pool with a complete one."""
     (complete,) = compare(setting, ["greedy"])
-    with mock.patch("shared.planning.engine.engine.listed", return_value=None):
+    with mock.patch("edge_agent.planning.engine.engine.listed", return_value=None):
         (generated,) = compare(setting, ["greedy"])
     return Row(name, trace, generated.seconds_per_100_steps, complete.seconds_per_100_steps)
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from benchmarks.planning.bound import least_seconds_per_100_steps
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from shared.planning import (
+from edge_agent.planning import (
     PROBE_SECONDS,
     Engine,
     LinearSeconds,

@@ -9,8 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shared.planning.cost import steady_seconds
-from shared.planning.tasks import Direction, Round, StepTasks
+from edge_agent.planning.cost import steady_seconds
+from edge_agent.planning.tasks import Direction, Round, StepTasks
 
 _LONG_AGO = (-math.inf, 0.0)
 _Moment = tuple[float, float]

@@ -6,9 +6,9 @@ the trials: the times of both workers at the cuts that were tried correct it at 
 
 import numpy as np
 
-from shared.planning.choice.ranking import CandidateCosts
-from shared.planning.cost import Conditions, Slower
-from shared.planning.measurements import Floats
+from edge_agent.planning.choice.ranking import CandidateCosts
+from edge_agent.planning.cost import Conditions, Slower
+from edge_agent.planning.measurements import Floats
 
 
 class Tuning:

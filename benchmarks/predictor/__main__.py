@@ -29,7 +29,15 @@ from benchmarks.predictor.paper_network import paper_network
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
-from shared.prediction import Accuracy, KnownDevices, LatencyTable, accuracy, known_devices, load_table, trial
+from edge_agent.planning.prediction import (
+    Accuracy,
+    KnownDevices,
+    LatencyTable,
+    accuracy,
+    known_devices,
+    load_table,
+    trial,
+)
 
 LEVELS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 NONE = "none"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.prediction import Floats, Measured
+from edge_agent.planning.prediction import Floats, Measured
 
 
 def one_factor(flops_L: Sequence[float], layers_ML: NDArray[np.uint8], told: Measured) -> Floats:

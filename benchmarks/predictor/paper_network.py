@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shared.prediction import Floats, Measured
+from edge_agent.planning.prediction import Floats, Measured
 
 WIDTH = 64
 STEPS = 3000

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_agent.planning import LinearSeconds, ProfiledBlock, pair_profile, profile_to_json
 from shared.errors import ExitCode
-from shared.planning import LinearSeconds, ProfiledBlock, pair_profile, profile_to_json
 
 PROFILE = pair_profile(
     model="two blocks",

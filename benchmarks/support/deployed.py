@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.planning import FLOAT32_BITS, Layout, Profile, stacked
+from edge_agent.planning import FLOAT32_BITS, Layout, Profile, stacked
 
 
 @dataclass(frozen=True, order=True)

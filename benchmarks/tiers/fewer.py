@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_agent.planning import Profile, Question, SearchSpace, Simulated, conditions_of
+from edge_agent.planning.families.tiers.bounds import Bounds
+from edge_agent.planning.families.tiers.choices import Choices
+from edge_agent.planning.families.tiers.columns import Divisions
+from edge_agent.planning.families.tiers.family import layout_of
+from edge_agent.planning.measurements import FLOAT32_BITS, Bools, Ints
+from edge_agent.planning.profile_operations import coded
 from shared.placement import Placement
-from shared.planning import Profile, Question, SearchSpace, Simulated, conditions_of
-from shared.planning.families.tiers.bounds import Bounds
-from shared.planning.families.tiers.choices import Choices
-from shared.planning.families.tiers.columns import Divisions
-from shared.planning.families.tiers.family import layout_of
-from shared.planning.measurements import FLOAT32_BITS, Bools, Ints
-from shared.planning.profile_operations import coded
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from shared.planning.families.tiers.divisions import Division
-from shared.planning.measurements import Floats, Ints
+from edge_agent.planning.families.tiers.divisions import Division
+from edge_agent.planning.measurements import Floats, Ints
 
 Line = tuple[float, Floats]
 """Seconds, and seconds for each sample of o, s and l."""

@@ -18,8 +18,8 @@ from benchmarks.tiers.measured import bench
 from benchmarks.tiers.settings import BACKWARD, BATCH, BLOCK_SECONDS, NAMES, SETTINGS, profile_of
 from benchmarks.tiers.tables import Kind, tables
 from benchmarks.tiers.tried import Tried, in_turn, kept_with, placements_of
+from edge_agent.planning import Profile
 from shared.placement import Placement, Rows, Source, Tile
-from shared.planning import Profile
 
 OVERLAP = "overlap"
 CASES = (*SETTINGS, OVERLAP)

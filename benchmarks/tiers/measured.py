@@ -17,9 +17,9 @@ from benchmarks.chain.pace import seconds_per_step
 from benchmarks.net import meshed_namespaces
 from benchmarks.support.report import Spread
 from benchmarks.tiers.sleeping import flags_of
+from edge_agent.planning import Profile, Question, SearchSpace, TierPlanner
 from shared.errors import PlanError
 from shared.placement import AGENT, Placement, document_of
-from shared.planning import Profile, Question, SearchSpace, TierPlanner
 
 PAYLOAD = 0.956
 """Share of a rate that TCP's headers leave."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edge_agent.planning import Profile, parse_profile
+from edge_agent.planning.profile.tiers_v1 import SCHEMA
 from shared.bounds import SAMPLES_AHEAD
-from shared.planning import Profile, parse_profile
-from shared.planning.profile.tiers_v1 import SCHEMA
 
 FLOAT_BYTES, LABEL_BYTES = 4, 8
 TRAINED_BATCH = 128

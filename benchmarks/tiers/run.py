@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.tiers.measured import Measured, bench
+from edge_agent.planning import load_profile
 from shared.errors import PlanError
 from shared.placement import document_of, parse_placement
-from shared.planning import load_profile
 
 
 def run(arguments: argparse.Namespace) -> None:

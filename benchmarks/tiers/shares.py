@@ -17,8 +17,8 @@ from benchmarks.tiers.measured import Bench, line, permission
 from benchmarks.tiers.settings import NAMES, TRIPS
 from benchmarks.tiers.tables import Kind, tables
 from benchmarks.tiers.tried import Tried, in_turn, kept_with, placements_of
+from edge_agent.planning import load_profile
 from shared.bounds import SAMPLES_AHEAD
-from shared.planning import load_profile
 
 REPEATS = 6
 """Steps of each block at each size that the profile times, at least."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from benchmarks.tiers.networks import ALEXNET, LENET, Network, Setting, profile_of
-from shared.planner_names import ALL_CLOUD, ALL_DEVICE, ALL_EDGE, BEST, HIERTRAIN, TIER_PLANNER_NAMES
-from shared.planning import Question, SearchSpace, TierPlan, TierPlanner
+from edge_agent.planner_names import ALL_CLOUD, ALL_DEVICE, ALL_EDGE, BEST, HIERTRAIN, TIER_PLANNER_NAMES
+from edge_agent.planning import Question, SearchSpace, TierPlan, TierPlanner
 
 NEAR_MBIT = 5.0
 FAR_MBIT = (1.5, 2.0, 3.0, 5.0)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from benchmarks.networks import WORKER, lasting
-from shared.planning import Profile
+from edge_agent.planning import Profile
 
 FLOAT_BYTES, CLASSES_AT_LEAST, DISTINCT = 4, 2, 64
 Lines = Sequence[Sequence[float]]

@@ -7,7 +7,7 @@ from statistics import median
 from rich.table import Table
 
 from benchmarks.tiers.tried import FEWER, ONE_BEHIND, Tried
-from shared.planner_names import BEST
+from edge_agent.planner_names import BEST
 
 GAIN_PREDICTED, BEST_GOAL, OVERLAP_GOAL = 0.87, 1.05, 1.1
 

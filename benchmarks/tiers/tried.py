@@ -7,9 +7,9 @@ from pathlib import Path
 
 from benchmarks.tiers.fewer import best_of_fewer
 from benchmarks.tiers.measured import Bench, Measured, planner_of
+from edge_agent.planner_names import BEST, HIERTRAIN
+from edge_agent.planning import Profile
 from shared.placement import Placement
-from shared.planner_names import BEST, HIERTRAIN
-from shared.planning import Profile
 
 FEWER, ONE_BEHIND = "fewer workers", "best, K = 1"
 

@@ -23,13 +23,13 @@ from benchmarks.net.relay import Relay
 from benchmarks.networks import PACE
 from benchmarks.support.live import LiveRun, Moment
 from deploy.demo import demo
+from edge_agent.planning import Question, SearchSpace, load_profile
+from edge_agent.planning.choice import CandidateCosts
+from edge_agent.planning.moving import Network, Site, World, load_path, load_sites, simulate_moves
+from edge_agent.planning.moving.paths import Path as WorldPath
+from edge_agent.planning.moving.paths import metres_between
 from shared.errors import IsthmusError
 from shared.placement import AGENT
-from shared.planning import Question, SearchSpace, load_profile
-from shared.planning.choice import CandidateCosts
-from shared.planning.moving import Network, Site, World, load_path, load_sites, simulate_moves
-from shared.planning.moving.paths import Path as WorldPath
-from shared.planning.moving.paths import metres_between
 
 ROOT = demo.HERE.parents[1]
 FASTER = 8.5

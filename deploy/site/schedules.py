@@ -5,8 +5,8 @@ from html import escape
 from itertools import accumulate, pairwise
 
 from deploy.demo import demo
-from shared.planner_names import FLOW, STRATEGY_NAMES
-from shared.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, Event, Schedule, load_layers
+from edge_agent.planner_names import FLOW, STRATEGY_NAMES
+from edge_agent.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, Event, Schedule, load_layers
 
 LAYERS = demo.HERE / "layers.json"
 WIDTH, LEFT, TOP = 1000, 190, 46

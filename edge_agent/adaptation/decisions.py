@@ -1,6 +1,6 @@
 """The decision loop: it reports measurements to the engine once a second, and has the deployer do what the engine decides.
 
-The engine (shared.planning.engine) is pure and decides, for two workers as for a chain. Clock, codecs by name, logs and
+The engine (edge_agent.planning.engine) is pure and decides, for two workers as for a chain. Clock, codecs by name, logs and
 metrics are here; jobs.py has the work that takes longer. The engine decides on another thread,
 and has one caller at a time. Operators take precedence: `pin` narrows the engine's choice, and
 `use` stops and starts the choice of the rest.
@@ -24,13 +24,8 @@ from edge_agent.adaptation.seen_links import SeenLinks
 from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.experiment.candidates import has_candidates, policy_of
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.training.choosers import Chooser
-from edge_agent.training.open_run import PlacementController
-from edge_agent.training.statistics import MeanSince, Statistics
-from shared.errors import IsthmusError, PlanError
-from shared.placement import AGENT, Placement
-from shared.planner_names import BEST, EDGEMOVE, FIXED, GREEDY
-from shared.planning import (
+from edge_agent.planner_names import BEST, EDGEMOVE, FIXED, GREEDY
+from edge_agent.planning import (
     Conditions,
     Decision,
     Engine,
@@ -41,7 +36,12 @@ from shared.planning import (
     SearchSpace,
     layout_of,
 )
-from shared.planning.profile import Hop
+from edge_agent.planning.profile import Hop
+from edge_agent.training.choosers import Chooser
+from edge_agent.training.open_run import PlacementController
+from edge_agent.training.statistics import MeanSince, Statistics
+from shared.errors import IsthmusError, PlanError
+from shared.placement import AGENT, Placement
 from shared.registry import codec_bits
 
 _log = structlog.get_logger(__name__)

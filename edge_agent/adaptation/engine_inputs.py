@@ -7,9 +7,9 @@ import structlog
 
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment, has_one_cut
+from edge_agent.planning import FLOAT32_BITS, EngineConfig, Layout, Profile, SearchSpace, layout_of, load_profile
 from shared.errors import ConfigError, DataError, ModelError, PlanError
 from shared.placement import AGENT, chain_workers
-from shared.planning import FLOAT32_BITS, EngineConfig, Layout, Profile, SearchSpace, layout_of, load_profile
 from shared.registry import bit_widths, codec_bits, codec_of_bits, codec_spec
 
 _log = structlog.get_logger(__name__)

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 import structlog
 
 from edge_agent.adaptation.measuring import Measuring, StepTimers
+from edge_agent.planning import Decision, Engine
 from edge_agent.training.open_run import PlacementController
 from shared.concurrency.tasks import meanwhile
 from shared.errors import PlanError
-from shared.planning import Decision, Engine
 
 _log = structlog.get_logger(__name__)
 

@@ -7,13 +7,13 @@ from statistics import median
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.exchanging import carried_shares
+from edge_agent.planning.profile_operations import FORWARD_SHARE
+from edge_agent.planning.schedules import Layers, bounds_of
+from edge_agent.planning.schedules.profiled import BITS_PER_BYTE
 from edge_agent.training.statistics import Statistics
 from shared.events import Events
 from shared.events.worker import Computed
 from shared.placement import AGENT, Backward, Forward, Placement, Program, segments
-from shared.planning.profile_operations import FORWARD_SHARE
-from shared.planning.schedules import Layers, bounds_of
-from shared.planning.schedules.profiled import BITS_PER_BYTE
 from shared.training.held_state import changing_blocks
 from shared.training.slices import learning_bytes
 

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import structlog
 
 from edge_agent.adaptation.stage_samples import StageSamples
+from edge_agent.planning import BlockRange, Engine, Profile, Usual, WorkerProfile
+from edge_agent.planning.engine.devices import TOLERANCE
+from edge_agent.planning.measurements import Floats
 from shared.errors import IsthmusError
-from shared.planning import BlockRange, Engine, Profile, Usual, WorkerProfile
-from shared.planning.engine.devices import TOLERANCE
-from shared.planning.measurements import Floats
 
 _log = structlog.get_logger(__name__)
 

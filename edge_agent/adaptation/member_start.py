@@ -15,12 +15,12 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.exchanging import carried_shares
 from edge_agent.experiment.placing import member_on
+from edge_agent.planning import Profile, Rates, load_profile
+from edge_agent.planning.group_choice import Carried, GroupChoice, group_choice
 from shared.client.credentials import trainer_access
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, DataError, ModelError, PlanError, UnreachableError
 from shared.placement import AGENT, Placement
-from shared.planning import Profile, Rates, load_profile
-from shared.planning.group_choice import Carried, GroupChoice, group_choice
 from shared.registry import codec_bits
 from shared.training.slices import may_be_cut
 

@@ -9,11 +9,11 @@ from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import Layout, Profile, Question, Rates, SearchSpace, best, conditions_of, first_deployment
+from edge_agent.planning.profile import Hop
 from shared.client.config import TrainerAddressConfig
 from shared.concurrency.tasks import gathered
 from shared.placement import AGENT
-from shared.planning import Layout, Profile, Question, Rates, SearchSpace, best, conditions_of, first_deployment
-from shared.planning.profile import Hop
 
 _log = structlog.get_logger(__name__)
 

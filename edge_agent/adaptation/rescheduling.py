@@ -18,12 +18,12 @@ from edge_agent.adaptation.polling import polling
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.exchanging import exchange_by, is_made_again
 from edge_agent.observability.metrics import SharingMetrics
+from edge_agent.planning.schedules import STRATEGIES, ScheduleAgain
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
 from shared.events import Events
 from shared.placement import Program
-from shared.planning.schedules import STRATEGIES, ScheduleAgain
 
 _log = structlog.get_logger(__name__)
 

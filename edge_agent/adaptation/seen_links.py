@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from edge_agent.adaptation.link_probe import LinkProbe
+from edge_agent.planning import Engine
 from edge_agent.training.statistics import Statistics
 from shared.client.link_measurement import LinkRates
-from shared.planning import Engine
 
 TELLING_STEPS = 20
 """Number of steps after which a stream that has shown no rates sends too little to show any."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from shared.planning import BlockRange
-from shared.planning.measurements import Floats
-from shared.prediction import SHORTEST_SECONDS, ChangedDevice, contiguous, vector
+from edge_agent.planning import BlockRange
+from edge_agent.planning.measurements import Floats
+from edge_agent.planning.prediction import SHORTEST_SECONDS, ChangedDevice, contiguous, vector
 
 
 class StageSamples:

@@ -1,6 +1,6 @@
 """`edge-agent choose`: what each candidate would be worth, the fastest first.
 
-Parse, call shared.planning, print. An error is a PlanError; the app makes one line and an exit code of it.
+Parse, call edge_agent.planning, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
 import json
@@ -14,7 +14,7 @@ from edge_agent.commands.plans.plan_options import BITS_TEXT, AllowEdgeOnly, AsJ
 from isthmus_entry_points import importing
 
 if TYPE_CHECKING:
-    from shared.planning.choice import Ranked
+    from edge_agent.planning.choice import Ranked
 
 
 def choose(
@@ -33,8 +33,8 @@ def choose(
 ) -> None:
     """Rank trainers by the seconds of a step with the best cut, bits and K for each, the device alone among them."""
     with importing("edge-agent"):
-        from shared.planning import Question, SearchSpace, load_profile
-        from shared.planning.choice import load_candidates, rank
+        from edge_agent.planning import Question, SearchSpace, load_profile
+        from edge_agent.planning.choice import load_candidates, rank
 
     loaded = load_profile(profile)
     question = Question(loaded, SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only))

@@ -40,10 +40,10 @@ def measure(
         from rich.console import Console
 
         from edge_agent.commands.terminal import counting_bars
+        from edge_agent.planning.prediction import load_predictor, table_to_json
         from edge_agent.profiling.events import Measured
         from edge_agent.profiling.latency_table import MeasureSettings, measure_table
         from shared.commands.process_log import process_log
-        from shared.prediction import load_predictor, table_to_json
 
     loaded = load_config(EdgeConfig, config, overrides or [])
     if device == "":

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import typer
 
+from edge_agent.planning import Profile, Question, SearchSpace, parse_rate, parse_seconds
+from edge_agent.planning.choice import CandidateCosts
+from edge_agent.planning.moving import MoveRun, Network, World, load_path, load_sites, simulate_moves
 from shared.errors import PlanError
-from shared.planning import Profile, Question, SearchSpace, parse_rate, parse_seconds
-from shared.planning.choice import CandidateCosts
-from shared.planning.moving import MoveRun, Network, World, load_path, load_sites, simulate_moves
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,11 @@ from edge_agent.commands.plans.plan_options import (
     refuse_others,
 )
 from edge_agent.commands.schedules.options import GROUP
+from edge_agent.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, PLANNER_NAMES, TIER_PLANNER_NAMES
 from isthmus_entry_points import importing
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
 from shared.commands.options import one_of
 from shared.errors import PlanError
-from shared.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, PLANNER_NAMES, TIER_PLANNER_NAMES
 
 OF_TIERS_ALONE = {"ahead", "batch", "inputs_to", "placement_out", "placements"}
 OF_TIERS = {*OF_TIERS_ALONE, "planner", "staleness", "bits", "allow_edge_only", "as_json"}
@@ -118,7 +118,7 @@ def plan(
         from edge_agent.commands.plans.group_plan import print_group_plan
         from edge_agent.commands.plans.link_plan import print_link_plan, read_link
         from edge_agent.commands.plans.tiers_plan import print_placements, print_tiers_plan, tiers_question
-        from shared.planning import Question, SearchSpace
+        from edge_agent.planning import Question, SearchSpace
 
     loaded = read_profile(profile)
     if members is not None:

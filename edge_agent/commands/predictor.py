@@ -14,7 +14,7 @@ from shared.errors import PlanError
 from shared.files.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from shared.prediction import Evaluation, KnownDevices
+    from edge_agent.planning.prediction import Evaluation, KnownDevices
 
 Tables = Annotated[
     list[Path],
@@ -35,7 +35,7 @@ def train(
 ) -> None:
     """Make a predictor of the tables of two devices or more."""
     with importing("edge-agent"):
-        from shared.prediction import predictor_to_bytes
+        from edge_agent.planning.prediction import predictor_to_bytes
 
     devices = _known(tables, more_tables)
     content = predictor_to_bytes(devices)
@@ -51,7 +51,7 @@ def complete_command(
 ) -> None:
     """Predict every contiguous sub-model that a table lacks; what was measured stays."""
     with importing("edge-agent"):
-        from shared.prediction import complete, load_predictor, load_table, table_to_json
+        from edge_agent.planning.prediction import complete, load_predictor, load_table, table_to_json
 
     completed = complete(load_predictor(predictor_file), load_table(table))
     text = table_to_json(completed)
@@ -71,7 +71,7 @@ def evaluate_command(
 ) -> None:
     """Predict a device that was never seen, and compare with what was measured."""
     with importing("edge-agent"):
-        from shared.prediction import evaluate, load_table
+        from edge_agent.planning.prediction import evaluate, load_table
 
     evaluation = evaluate(_known(tables, more_tables), load_table(unseen), samples)
     if as_json:
@@ -81,7 +81,7 @@ def evaluate_command(
 
 
 def _known(first: list[Path], more: list[Path] | None) -> "KnownDevices":
-    from shared.prediction import known_devices, load_table
+    from edge_agent.planning.prediction import known_devices, load_table
 
     paths = [*first, *(more or [])]
     if len(set(paths)) < len(paths):

@@ -180,9 +180,9 @@ def _profile_chain(
         from rich.console import Console
 
         from edge_agent.commands.terminal import counting_bars
+        from edge_agent.planning.prediction import load_table
         from edge_agent.profiling.events import Estimated, Measured
         from edge_agent.profiling.workers.chain_profile import ChainSettings, profile_chain
-        from shared.prediction import load_table
 
     files = dict(_name_and_file(each) for each in tables)
     if len(files) < len(tables):

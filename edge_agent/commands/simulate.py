@@ -1,6 +1,6 @@
 """`edge-agent simulate`: the simulators on the command line.
 
-Parse, call shared.planning, print. An error is a PlanError; the app makes one line and an exit code of it.
+Parse, call edge_agent.planning, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
 from itertools import pairwise
@@ -24,9 +24,9 @@ from edge_agent.commands.plans.plan_options import (
     refuse_others,
 )
 from edge_agent.commands.schedules.options import ALL, GROUP, Members, named
+from edge_agent.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES, MOVE_POLICY_NAMES, STRATEGY_NAMES
 from isthmus_entry_points import importing
 from shared.errors import PlanError
-from shared.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES, MOVE_POLICY_NAMES, STRATEGY_NAMES
 
 COMMON = {"staleness", "bits", "allow_edge_only", "as_json"}
 """Options that say something of every simulation."""
@@ -130,8 +130,8 @@ def simulate(
         from edge_agent.commands.plans.link_plan import round_trip_seconds
         from edge_agent.commands.schedules.printing import print_runs
         from edge_agent.commands.simulation import open_links, print_results, runnable
-        from shared.planning import Question, SearchSpace, Setting, compare
-        from shared.planning.schedules import compare_strategies
+        from edge_agent.planning import Question, SearchSpace, Setting, compare
+        from edge_agent.planning.schedules import compare_strategies
 
     if sites is not None or path is not None:
         if sites is None or path is None:

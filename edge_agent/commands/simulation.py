@@ -8,9 +8,9 @@ import numpy as np
 import typer
 
 from edge_agent.commands.plans.link_plan import layout_fields
+from edge_agent.planner_names import CONTESTANT_NAMES, EDGE_ONLY
+from edge_agent.planning import LinkTrace, Profile, Result, SearchSpace, Trace, load_trace, parse_rate
 from shared.errors import PlanError
-from shared.planner_names import CONTESTANT_NAMES, EDGE_ONLY
-from shared.planning import LinkTrace, Profile, Result, SearchSpace, Trace, load_trace, parse_rate
 
 
 def print_results(results: Sequence[Result], names: Sequence[str], *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from rich.live import Live
 from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table, trainers_table
 from edge_agent.control.trend import Trend
+from edge_agent.planner_names import RUN_PLANNER_NAMES
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
 from shared.config import load_config
@@ -29,7 +30,6 @@ from shared.control.commands import (
 from shared.control.formatting import show
 from shared.errors import ConfigError, UnreachableError
 from shared.files.json_file import read_json
-from shared.planner_names import RUN_PLANNER_NAMES
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlService")

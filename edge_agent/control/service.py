@@ -15,6 +15,7 @@ from edge_agent.control.pins import Pins, check_stands
 from edge_agent.control.status import edge_status, pins_message, session_statuses
 from edge_agent.control.trainers import trainer_listings
 from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
 from edge_agent.sessions.stored_session import stored_sessions
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Activity, ActivityChanged
@@ -25,7 +26,6 @@ from shared.errors import ConfigError, DataError, IsthmusError, PlanError, Stopp
 from shared.events import Events
 from shared.events.calls import TrainersAwaited
 from shared.placement import Placement
-from shared.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

@@ -17,6 +17,7 @@ from edge_agent.experiment.placing import (
 )
 from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
+from edge_agent.planning import Layout
 from shared.errors import ConfigError
 from shared.model.build import check_cut
 from shared.placement import (
@@ -34,7 +35,6 @@ from shared.placement import (
     parse_placement,
     two_workers,
 )
-from shared.planning import Layout
 from shared.registry import codec_bits, codec_of_bits
 from shared.training.device import choose_device, prepare_device
 from shared.training.held_blocks import HeldBlocks

@@ -1,9 +1,9 @@
 """Candidates: several trainers of which one at a time has the blocks behind the cut."""
 
 from edge_agent.config import EdgeConfig
+from edge_agent.planner_names import BEST, FIXED
+from edge_agent.planning import load_profile
 from shared.errors import ConfigError
-from shared.planner_names import BEST, FIXED
-from shared.planning import load_profile
 
 
 def has_candidates(config: EdgeConfig) -> bool:

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from edge_agent.group_config import GroupSection
+from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
+from edge_agent.planning.schedules import STRATEGIES, Schedule, load_layers
 from shared.codec import Codec, codec_by_name
 from shared.errors import ConfigError
 from shared.placement import Exchange
-from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
-from shared.planning.schedules import STRATEGIES, Schedule, load_layers
 
 MANY = 2**16
 """Numbers of a tensor in which nothing counts but what each of them takes."""

@@ -6,11 +6,11 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from edge_agent.observability.known_gauge import KnownGauge
+from edge_agent.planning import Reason
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
 from shared.placement import AGENT
-from shared.planning import Reason
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
 from shared.telemetry.step_series import Distributions, OneTotal, Totals

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import ProfiledBlock
+from edge_agent.planning.prediction import LatencyTable, vector
 from edge_agent.profiling.workers.measured_parts import Run
 from shared.errors import ConfigError, PlanError
 from shared.model.chain import Block, Chain
 from shared.model.features import specs_bytes
-from shared.planning import ProfiledBlock
-from shared.prediction import LatencyTable, vector
 from shared.training import block_state
 from shared.training.measure import measure_stage, untouched
 from shared.training.policies import Replay, policy_of_stage

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from shared.planning.measurements import FLOAT32_BITS
+from edge_agent.planning.measurements import FLOAT32_BITS
 
 _log = structlog.get_logger(__name__)
 WHOLE = 1.0

@@ -14,6 +14,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning.measurements import FLOAT32_BITS
+from edge_agent.planning.profile import Profile
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration import (
     WHOLE,
@@ -29,8 +31,6 @@ from shared.config import Section
 from shared.errors import ConfigError
 from shared.events import Emit
 from shared.execution.copy_training import Timing
-from shared.planning.measurements import FLOAT32_BITS
-from shared.planning.profile import Profile
 from shared.registry import bit_widths as codec_bit_widths
 
 _log = structlog.get_logger(__name__)

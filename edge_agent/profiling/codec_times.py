@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from edge_agent.config import EdgeConfig
+from edge_agent.planning.measurements import FLOAT32_BITS
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
-from shared.planning.measurements import FLOAT32_BITS
 from shared.registry import codec_of_bits
 from shared.training.measure import timed
 

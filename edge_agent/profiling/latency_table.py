@@ -17,14 +17,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
-from edge_agent.profiling.events import Measured
-from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.timers import Timer, is_of_the_blocks, measuring_session, timer_at, timer_here
-from shared.client.config import TrainerAddressConfig
-from shared.errors import ConfigError, PlanError, RefusedError
-from shared.events import Emit, ignore
-from shared.placement import AGENT
-from shared.prediction import (
+from edge_agent.planning.prediction import (
     REFERENCES,
     KnownDevices,
     LatencyTable,
@@ -35,6 +28,13 @@ from shared.prediction import (
     representatives,
     vector,
 )
+from edge_agent.profiling.events import Measured
+from edge_agent.profiling.memory import available_bytes, needed_bytes
+from edge_agent.profiling.timers import Timer, is_of_the_blocks, measuring_session, timer_at, timer_here
+from shared.client.config import TrainerAddressConfig
+from shared.errors import ConfigError, PlanError, RefusedError
+from shared.events import Emit, ignore
+from shared.placement import AGENT
 from shared.training.device import prepare_process
 from shared.training.step_seconds import totals
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shared.planning.measurements import LinearSeconds
+from edge_agent.planning.measurements import LinearSeconds
 
 
 def line_through(points: Sequence[tuple[float, float]]) -> LinearSeconds:

@@ -15,6 +15,8 @@ from edge_agent.adaptation.link_probe import probe_round_trip
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
+from edge_agent.planning.profile import NO_OVERHEAD, Profile, pair_profile, profile_to_json
 from edge_agent.profiling.block_costs import crossing_bytes, profiled_blocks, try_blocks
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
@@ -39,8 +41,6 @@ from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.events import Emit, ignore
 from shared.model.features import specs_bytes
-from shared.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
-from shared.planning.profile import NO_OVERHEAD, Profile, pair_profile, profile_to_json
 from shared.registry import codec_bits, codec_spec
 from shared.training.device import prepare_process
 from shared.training.measure import measure_stage

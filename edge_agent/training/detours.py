@@ -12,6 +12,7 @@ from contextlib import suppress
 import structlog
 
 from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.planner_names import FIXED
 from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.choosers import Chooser
@@ -22,7 +23,6 @@ from shared.client.credentials import trainer_access
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, DataError, IsthmusError, UnreachableError
 from shared.events import Emit, Events
-from shared.planner_names import FIXED
 
 _log = structlog.get_logger(__name__)
 LOOK_SECONDS = 0.2

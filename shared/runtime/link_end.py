@@ -144,8 +144,7 @@ class LinkEnd:
     def resume(self, peer: LinkPosition) -> None:
         """A stream begins, whose other end has this. Raises ProtocolError for a position that cannot be.
 
-        One that does not fit the steps here is out of turn: the worker behind it, or this one, has begun anew since, and joining
-        again mends it.
+        One that does not fit the steps here is out of turn: one of both workers has begun anew since.
         """
         if peer.placement_version != self._version:
             raise OutOfTurnError(

@@ -24,6 +24,16 @@ from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist
 from edge_agent.observability.timeline import load as load_timeline
 from edge_agent.observability.timeline_window import choose_window, summary
+from edge_agent.planning import load_profile, load_trace
+from edge_agent.planning.prediction import (
+    complete,
+    known_devices,
+    load_predictor,
+    load_table,
+    predictor_to_bytes,
+    table_to_json,
+)
+from edge_agent.planning.schedules import STRATEGIES, load_layers
 from edge_agent.profiling.profile_parts import Measurements, PartFile
 from edge_agent.sessions.stored_session import stored_sessions
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
@@ -32,16 +42,6 @@ from shared.config import load_config
 from shared.errors import IsthmusError, StorageError
 from shared.model.build import build_checked_chain
 from shared.placement import BlockFacts, ModelFacts, Permissions, StepPlan, check, load_placement
-from shared.planning import load_profile, load_trace
-from shared.planning.schedules import STRATEGIES, load_layers
-from shared.prediction import (
-    complete,
-    known_devices,
-    load_predictor,
-    load_table,
-    predictor_to_bytes,
-    table_to_json,
-)
 from shared.training import block_state, state_file
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import copy_state, put_back, states_in

@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import LinearSeconds, ProfiledBlock, pair_profile
 from shared.model.features import specs_bytes
-from shared.planning import LinearSeconds, ProfiledBlock, pair_profile
 
 STEPS = 30
 MODELS = {

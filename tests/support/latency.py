@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.prediction import LatencyTable, Sample, contiguous, representatives, table_to_json, vector
+from edge_agent.planning.prediction import LatencyTable, Sample, contiguous, representatives, table_to_json, vector
 
 LAYERS = 8
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from edge_agent.planning import StepTasks
 from shared.concurrency.threads import WorkerThread
 from shared.execution.step_scheduler import StepScheduler, Work
 from shared.placement import Program
-from shared.planning import StepTasks
 from shared.training.losses import BatchLoss
 
 _COMPUTED: list[int] = []

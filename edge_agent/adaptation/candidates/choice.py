@@ -1,7 +1,7 @@
 """The choice of a trainer while training goes on: what probes and training show, weighed once a second by a policy.
 
-The policies (shared.planning.choice) are pure, and those of `edge-agent simulate --sites`. Clock, probes, logs and metrics are
-here. Operators take precedence: the choice rests while a trainer is pinned, or the planner is `fixed`.
+The policies (edge_agent.planning.choice) are pure, and those of `edge-agent simulate --sites`. Clock, probes, logs and metrics
+are here. Operators take precedence: the choice rests while a trainer is pinned, or the planner is `fixed`.
 """
 
 import asyncio
@@ -23,14 +23,9 @@ from edge_agent.adaptation.polling import polling
 from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.experiment.candidates import policy_of
 from edge_agent.observability.metrics import CandidateMetrics
-from edge_agent.training.choosers import Chooser
-from edge_agent.training.open_run import OpenRun, PlacementController
-from edge_agent.training.statistics import Statistics
-from shared.errors import ConfigError, DataError, IsthmusError, ModelError, PlanError, RefusedError
-from shared.placement import AGENT, Placement, held_blocks
-from shared.planner_names import EDGEMOVE, FIXED
-from shared.planning import FLOAT32_BITS, Profile, Question, SearchSpace, layout_of
-from shared.planning.choice import (
+from edge_agent.planner_names import EDGEMOVE, FIXED
+from edge_agent.planning import FLOAT32_BITS, Profile, Question, SearchSpace, layout_of
+from edge_agent.planning.choice import (
     DEVICE,
     Best,
     CandidateCosts,
@@ -42,6 +37,11 @@ from shared.planning.choice import (
     Today,
     Weighed,
 )
+from edge_agent.training.choosers import Chooser
+from edge_agent.training.open_run import OpenRun, PlacementController
+from edge_agent.training.statistics import Statistics
+from shared.errors import ConfigError, DataError, IsthmusError, ModelError, PlanError, RefusedError
+from shared.placement import AGENT, Placement, held_blocks
 from shared.registry import codec_bits
 
 _log = structlog.get_logger(__name__)

@@ -10,14 +10,14 @@ from edge_agent.adaptation.candidates.probed import Probed, check_would, measure
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import Profile, Question, Rates, stacked
+from edge_agent.planning.choice import Candidate, rank
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, UnreachableError
 from shared.placement import AGENT
-from shared.planning import Profile, Question, Rates, stacked
-from shared.planning.choice import Candidate, rank
 
 _log = structlog.get_logger(__name__)
 MOMENT_SECONDS = 1.0

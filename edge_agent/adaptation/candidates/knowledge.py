@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from edge_agent.adaptation.candidates.probes import Known
+from edge_agent.planning import Conditions, MeasuredLink, Profile, Rates
+from edge_agent.planning.choice import DEVICE, Candidate, Today
 from edge_agent.training.statistics import Statistics, Timing
 from shared.client.link_measurement import LinkRates
 from shared.placement import AGENT
-from shared.planning import Conditions, MeasuredLink, Profile, Rates
-from shared.planning.choice import DEVICE, Candidate, Today
 
 MEASURED_LOOKS = 10
 """Looks, a second apart, over which times are averaged."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import WorkerProfile
 from edge_agent.sessions.messages import abandon_at, opening_request
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import TrainerAccess
@@ -18,7 +19,6 @@ from shared.client.link_measurement import CALL_SECONDS, SIZES_BYTES, LinkRates,
 from shared.client.probing import ProbeCalls
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, RefusedError, UnreachableError
-from shared.planning import WorkerProfile
 from shared.training.step_seconds import totals
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 

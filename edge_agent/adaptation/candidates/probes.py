@@ -22,11 +22,11 @@ from edge_agent.adaptation.candidates.probed import (
     probe,
 )
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import WorkerProfile
 from shared.client.credentials import trainer_access
 from shared.client.link_measurement import LinkRates
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, UnreachableError
-from shared.planning import WorkerProfile
 
 _log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import typer
 
 from edge_agent.commands.plans.plan_options import ANY
-from shared.planning import Found, Profile, Question, SearchSpace, best_order, conditions_of, loads_of, most_exact
+from edge_agent.planning import Found, Profile, Question, SearchSpace, best_order, conditions_of, loads_of, most_exact
 
 
 def print_chain_plan(chain: Profile, space: SearchSpace, order: str, *, as_json: bool) -> None:

@@ -4,8 +4,8 @@ import json
 
 import typer
 
-from shared.planning import Profile, Rates
-from shared.planning.group_choice import GroupChoice, Sharing, group_choice
+from edge_agent.planning import Profile, Rates
+from edge_agent.planning.group_choice import GroupChoice, Sharing, group_choice
 
 
 def print_group_plan(profile: Profile, rates: Rates, members: int, *, as_json: bool) -> None:

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import typer
 
-from shared.errors import PlanError
-from shared.planner_names import ACCURATE, EXACTNESS_MARGIN, FIXED, GREEDY
-from shared.planning import (
+from edge_agent.planner_names import ACCURATE, EXACTNESS_MARGIN, FIXED, GREEDY
+from edge_agent.planning import (
     FLOAT32_BITS,
     PLANNERS,
     Layout,
@@ -26,6 +25,7 @@ from shared.planning import (
     parse_rate,
     parse_seconds,
 )
+from shared.errors import PlanError
 from shared.telemetry.phases import PHASES
 
 LEAST_GAIN = 0.001

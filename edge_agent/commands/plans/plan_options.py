@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edge_agent.planner_names import DEFAULT_BITS, EDGE_ONLY
 from isthmus_entry_points import importing
 from shared.errors import PlanError
-from shared.planner_names import DEFAULT_BITS, EDGE_ONLY
 from shared.registry import bit_widths
 
 if TYPE_CHECKING:
-    from shared.planning import Profile
+    from edge_agent.planning import Profile
 
 LINK, CHOICE, TIERS = "The link", "What may be chosen", "Three tiers"
 """Panels of the help."""
@@ -48,7 +48,7 @@ BITS_TEXT = ",".join(map(str, DEFAULT_BITS))
 def read_profile(path: Path) -> "Profile":
     """The profile in a file. Raises PlanError."""
     with importing("edge-agent"):
-        from shared.planning import load_profile
+        from edge_agent.planning import load_profile
     return load_profile(path)
 
 

@@ -6,8 +6,8 @@ Needs matplotlib, and only when it draws.
 from pathlib import Path
 
 from edge_agent.observability.plots import NO_MATPLOTLIB
+from edge_agent.planning import FLOAT32_BITS, PROBE_SECONDS, Layout, LinkTrace, Result
 from shared.errors import PlanError
-from shared.planning import FLOAT32_BITS, PROBE_SECONDS, Layout, LinkTrace, Result
 
 WINDOW_SECONDS = 1.0
 """Over which rates are averaged for the eye."""

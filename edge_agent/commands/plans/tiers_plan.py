@@ -6,11 +6,11 @@ from pathlib import Path
 
 import typer
 
+from edge_agent.planner_names import BEST, TIER_PLANNER_NAMES
+from edge_agent.planning import Profile, Question, SearchSpace, TierPlan, TierPlanner, with_batch_size
 from shared.errors import ConfigError, PlanError
 from shared.files.whole_file import write_whole
 from shared.placement import document_of, parse_placement
-from shared.planner_names import BEST, TIER_PLANNER_NAMES
-from shared.planning import Profile, Question, SearchSpace, TierPlan, TierPlanner, with_batch_size
 
 
 def tiers_question(profile: Profile, space: SearchSpace, batch_size: int | None, inputs_to: Sequence[str]) -> Question:

@@ -1,6 +1,6 @@
 """`edge-agent schedule`: when a member of a group pulls parameters and pushes gradients.
 
-Parse, call shared.planning.schedules, print. An error is a PlanError; the app makes one line and an exit code of it.
+Parse, call edge_agent.planning.schedules, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
 from pathlib import Path
@@ -10,13 +10,13 @@ import typer
 
 from edge_agent.commands.plans.plan_options import LINK, PROFILE, AsJson, RoundTrip
 from edge_agent.commands.schedules.options import GROUP, Members
+from edge_agent.planner_names import FLOW, STRATEGY_NAMES
 from isthmus_entry_points import importing
 from shared.commands.options import one_of
 from shared.errors import PlanError
-from shared.planner_names import FLOW, STRATEGY_NAMES
 
 if TYPE_CHECKING:
-    from shared.planning.schedules import Layers
+    from edge_agent.planning.schedules import Layers
 
 
 def schedule(
@@ -40,7 +40,7 @@ def schedule(
     """Schedule the exchange of parameters between the members of a group and its trainer."""
     with importing("edge-agent"):
         from edge_agent.commands.schedules.printing import print_schedule
-        from shared.planning.schedules import STRATEGIES, bound_seconds, load_layers
+        from edge_agent.planning.schedules import STRATEGIES, bound_seconds, load_layers
 
     if (layers is None) == (profile is None):
         raise typer.BadParameter("give --layers, or --profile with --uplink and --downlink")
@@ -58,8 +58,8 @@ def schedule(
 
 def _profiled(profile: Path, uplink: str | None, downlink: str | None, round_trip: str | None) -> "Layers":
     from edge_agent.commands.plans.link_plan import read_link
-    from shared.planning import load_profile
-    from shared.planning.schedules import layers_of
+    from edge_agent.planning import load_profile
+    from edge_agent.planning.schedules import layers_of
 
     if uplink is None or downlink is None:
         raise typer.BadParameter("give --uplink and --downlink, the rates of the link between a member and the trainer")

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from edge_agent.planner_names import STRATEGY_NAMES
 from shared.errors import PlanError
-from shared.planner_names import STRATEGY_NAMES
 
 GROUP = "The group"
 """Panel of the help."""

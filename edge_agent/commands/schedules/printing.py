@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import typer
 
-from shared.planning.schedules import PULL, PUSH, Schedule, Segment, StrategyRun
+from edge_agent.planning.schedules import PULL, PUSH, Schedule, Segment, StrategyRun
 
 
 def print_schedule(schedule: Schedule, bound_seconds: float, *, as_json: bool) -> None:

@@ -18,6 +18,9 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
+from edge_agent.planning import MeasuredLink, Profile, WorkerProfile, no_times, profile_to_json
+from edge_agent.planning.measurements import LinearSeconds
+from edge_agent.planning.prediction import LatencyTable
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, times_in_table, try_blocks
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.events import Estimated
@@ -30,9 +33,6 @@ from shared.errors import ConfigError, PlanError
 from shared.events import Emit, ignore
 from shared.files.whole_file import write_whole
 from shared.placement import AGENT, Tile, chain_workers
-from shared.planning import MeasuredLink, Profile, WorkerProfile, no_times, profile_to_json
-from shared.planning.measurements import LinearSeconds
-from shared.prediction import LatencyTable
 from shared.registry import codec_spec
 from shared.training.device import prepare_process
 from shared.training.step_seconds import totals

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from edge_agent.planning import Profile, Simulated, conditions_of
+from edge_agent.planning.measurements import Floats
+from edge_agent.planning.operation_costs import Linear
 from shared.placement import Placement
-from shared.planning import Profile, Simulated, conditions_of
-from shared.planning.measurements import Floats
-from shared.planning.operation_costs import Linear
 
 _ROUNDS = 4
 """Times that the simulator's slopes are taken, at most."""

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from edge_agent.planning import load_profile
 from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
 from shared.errors import PlanError
-from shared.planning import load_profile
 from shared.training.step_seconds import StepSeconds
 
 Run = tuple[int, int]

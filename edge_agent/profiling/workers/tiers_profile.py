@@ -17,6 +17,9 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
+from edge_agent.planning import Profile, parse_profile
+from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds
+from edge_agent.planning.profile import TIERS, TIERS_SCHEMA
 from edge_agent.profiling.block_costs import trained_bytes, try_blocks
 from edge_agent.profiling.codec_times import Fit, codec_fits
 from edge_agent.profiling.events import Estimated
@@ -36,9 +39,6 @@ from shared.events import Emit, ignore
 from shared.files.whole_file import write_whole
 from shared.model.features import specs_bytes
 from shared.placement import AGENT, Placement
-from shared.planning import Profile, parse_profile
-from shared.planning.measurements import FLOAT32_BITS, LinearSeconds
-from shared.planning.profile import TIERS, TIERS_SCHEMA
 from shared.registry import codec_of_bits
 from shared.training.device import prepare_process
 from shared.training.step_seconds import StepSeconds

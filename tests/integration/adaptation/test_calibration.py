@@ -8,6 +8,7 @@ import pytest
 
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import Rates, SearchSpace, greedy, load_profile
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration import Candidate
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
@@ -18,7 +19,6 @@ from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, ConfigError, ProtocolError, RefusedError
 from shared.model.inputs import InputSpecs
 from shared.model.spec import TensorSpec
-from shared.planning import Rates, SearchSpace, greedy, load_profile
 from tests.support.running import edge_config, emit_to, running_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.main import app
+from edge_agent.planning import Question, SearchSpace, best, best_order
+from edge_agent.planning.prediction import LatencyTable, Sample, contiguous, vector
+from edge_agent.planning.profile import load_profile
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.workers.chain_profile import ChainSettings, profile_chain
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
-from shared.planning import Question, SearchSpace, best, best_order
-from shared.planning.profile import load_profile
-from shared.prediction import LatencyTable, Sample, contiguous, vector
 from tests.support.commands import command
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED, addresses_of, running_trainers, trainers_flag

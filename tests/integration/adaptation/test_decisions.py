@@ -10,9 +10,9 @@ from benchmarks.net import Relay
 from edge_agent import run_training
 from edge_agent.adaptation import link_probe
 from edge_agent.main import app
+from edge_agent.planning import Rates, SearchSpace, first_deployment, profile_to_json
 from shared.client import link_measurement as link_measuring
 from shared.errors import ConfigError, PlanError
-from shared.planning import Rates, SearchSpace, first_deployment, profile_to_json
 from shared.training.stage import Stage
 from tests.support.commands import command
 from tests.support.experiments import flags, profile_of

@@ -2,9 +2,9 @@
 
 import pytest
 
+from edge_agent.planning.prediction import contiguous, known_devices, reference_of, vector
 from edge_agent.profiling.latency_table import MeasureSettings, measure_table
 from shared.errors import ConfigError, PlanError, RefusedError
-from shared.prediction import contiguous, known_devices, reference_of, vector
 from tests.support.experiments import flags
 from tests.support.running import edge_config, running_trainer
 from tests.support.small_trainers import have_room_for

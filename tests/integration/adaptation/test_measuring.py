@@ -11,9 +11,9 @@ import edge_agent.run
 from edge_agent import run_training
 from edge_agent.adaptation import measuring, polling
 from edge_agent.adaptation.measuring import MOST_RANGES, STEPS, Measurement
+from edge_agent.planning import Engine
+from edge_agent.planning.engine.devices import Devices
 from edge_agent.profiling.timers import timer_meanwhile
-from shared.planning import Engine
-from shared.planning.engine.devices import Devices
 from tests.integration.adaptation.test_chain_decisions import NAMES, block_names, chain_file, chain_flags
 from tests.support.experiments import flags
 from tests.support.placement_kinds import running_trainers

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import LinearSeconds, MessageSeconds, Rates, load_profile, profile_to_json
+from edge_agent.planning.profile import NO_OVERHEAD
+from edge_agent.planning.schedules import layers_of
 from edge_agent.profiling.codec_times import ENCODE_SIZES_BYTES, codec_line
 from edge_agent.profiling.lines import line_through
 from edge_agent.profiling.profile import profile_model
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.trainer import TrainerClient
 from shared.errors import RefusedError, UnreachableError
-from shared.planning import LinearSeconds, MessageSeconds, Rates, load_profile, profile_to_json
-from shared.planning.profile import NO_OVERHEAD
-from shared.planning.schedules import layers_of
 from tests.integration.training.test_models import PERMITTED, SEQUENCES
 from tests.support.experiments import flags
 from tests.support.running import edge_config, running_trainer

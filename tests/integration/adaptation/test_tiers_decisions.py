@@ -11,9 +11,9 @@ from edge_agent.adaptation import polling
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning.cost import computing_seconds
 from edge_agent.training.events import Placed
 from shared.errors import ConfigError, ExitCode, PlanError
-from shared.planning.cost import computing_seconds
 from tests.support.placement_kinds import addresses_of, running_trainers, trainers_flag
 from tests.support.plain import assert_same_bits
 from tests.support.plain_tiles import plain_tiles

@@ -6,11 +6,11 @@ import pytest
 
 from edge_agent import run_training
 from edge_agent.main import app
+from edge_agent.planning import load_profile
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.workers.tiers_profile import profile_tiers
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, PlanError, UnreachableError
-from shared.planning import load_profile
 from tests.support.commands import command
 from tests.support.experiments import flags
 from tests.support.placement_kinds import addresses_of, running_trainers, trainers_flag

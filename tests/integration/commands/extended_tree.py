@@ -6,9 +6,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from edge_agent.main import app
-from shared.execution.split import Scheme, split_session
-from shared.model.chain import build_chain
-from shared.planning import (
+from edge_agent.planning import (
     Engine,
     LinkTrace,
     Question,
@@ -22,6 +20,8 @@ from shared.planning import (
     simulate_layouts,
     stacked,
 )
+from shared.execution.split import Scheme, split_session
+from shared.model.chain import build_chain
 from shared.registry import OptimizerConfig, codec_of_bits
 from shared.training.recipe import Recipe, ScheduleConfig
 from tests.support.planning.cases import small_profile

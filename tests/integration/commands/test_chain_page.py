@@ -10,8 +10,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from edge_agent.main import app
-from shared.planning.profile import load_profile
-from shared.prediction import contiguous, load_table, vector
+from edge_agent.planning.prediction import contiguous, load_table, vector
+from edge_agent.planning.profile import load_profile
 from tests.support.commands import command
 from tests.support.pages import blocks
 from tests.support.running import ROOT, StandardError, held_port, trainer_process

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from cloud_trainer.main import app as trainer_app
 from edge_agent.main import app as agent_app
+from edge_agent.planning import profile_to_json
 from shared.errors import ExitCode, RefusedError
-from shared.planning import profile_to_json
 from shared.wire.isthmus.v1 import control_pb2
 from tests.conftest import ROOT
 from tests.support.commands import command

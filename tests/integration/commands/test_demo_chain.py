@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from shared.planning.engine.devices import FREE_ANSWERS
+from edge_agent.planning.engine.devices import FREE_ANSWERS
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.full

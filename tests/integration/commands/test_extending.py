@@ -64,7 +64,7 @@ def test_the_examples_pass_the_style_checks(tree):
         ("asgd or every_optimizer_is_tried or a_key_means", ["tests/unit/shared/training/test_optimizers.py"]),
         ("asgd", ["tests/unit/shared/training/test_device.py"]),
         ("mlp-asgd or every_optimizer_is_tried", ["tests/integration/training/test_exactness.py"]),
-        ("halves", ["tests/unit/shared/planning/test_planners.py"]),
+        ("halves", ["tests/unit/edge_agent/planning/test_planners.py"]),
         ("huber", ["tests/unit/shared/training/test_losses.py"]),
         ("", ["tests/integration/commands/extended_tree.py"]),
     ],

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from edge_agent.planning import profile_to_json
 from shared.errors import ExitCode
-from shared.planning import profile_to_json
 from tests.conftest import ROOT
 from tests.support.planning.cases import small_profile
 

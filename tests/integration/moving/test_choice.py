@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 from edge_agent.main import app as agent_app
+from edge_agent.planning import profile_to_json
 from shared.errors import ExitCode
-from shared.planning import profile_to_json
 from shared.training.step_log import check_steps
 from tests.support.commands import assert_one_sentence, command
 from tests.support.experiments import OPTIMIZERS, profile_of

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.integration.peers.test_hostile_members import Members, life_of, placed_at
 from tests.support.group_flags import SHARD, group_of, member_of_two, trained
 from tests.support.group_members import group_state

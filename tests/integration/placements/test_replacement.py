@@ -269,7 +269,7 @@ async def test_a_trainer_that_is_back_has_blocks_again_when_somebody_places_them
 async def test_the_engine_of_a_chain_takes_a_trainer_back_that_answers_again(tmp_path, expected, monkeypatch):
     far_enough, replaced, back = asyncio.Event(), asyncio.Event(), asyncio.Event()
     monkeypatch.setattr("edge_agent.adaptation.jobs.ASK_SECONDS", 0.2)
-    monkeypatch.setattr("shared.planning.engine.returning.LEAST_WON_SECONDS", 0.2)
+    monkeypatch.setattr("edge_agent.planning.engine.returning.LEAST_WON_SECONDS", 0.2)
 
     def note_placed(event):
         if replaced.is_set() and held_blocks(event.placement, "far"):

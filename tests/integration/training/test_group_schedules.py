@@ -8,8 +8,8 @@ import pytest
 
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning.schedules import STRATEGIES, load_layers
 from shared.errors import ConfigError
-from shared.planning.schedules import STRATEGIES, load_layers
 from shared.transport.stream.duplex import Duplex
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.experiments import flags

@@ -8,9 +8,9 @@ import structlog
 
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import ProfiledBlock, profile_to_json
 from shared.errors import PlanError
 from shared.placement import AGENT, held_blocks
-from shared.planning import ProfiledBlock, profile_to_json
 from tests.support.experiments import flags, profile_of
 from tests.support.group_flags import SHARD, STEPS, group_of, member, member_flags, trained
 from tests.support.group_members import group_state

@@ -6,16 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from shared.placement import (
-    BlockFacts,
-    Cargo,
-    Crossing,
-    Forward,
-    ModelFacts,
-    Operation,
-    StepPlan,
-)
-from shared.planning import (
+from edge_agent.planning import (
     BlockCosts,
     BlockSeconds,
     CodecCosts,
@@ -32,6 +23,15 @@ from shared.planning import (
     pair_profile,
     stacked,
     step_tasks,
+)
+from shared.placement import (
+    BlockFacts,
+    Cargo,
+    Crossing,
+    Forward,
+    ModelFacts,
+    Operation,
+    StepPlan,
 )
 
 MBIT = 1e6

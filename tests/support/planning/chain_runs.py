@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from shared.planning import (
+from edge_agent.planning import (
     Decision,
     Engine,
     EngineConfig,

@@ -4,7 +4,7 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 
-from shared.planning.profile.chain_v1 import SCHEMA
+from edge_agent.planning.profile.chain_v1 import SCHEMA
 
 
 def chain_document(blocks: int, stages: int, seed: int = 0, *, holes: float = 0.0, ties: bool = False) -> dict:

@@ -11,12 +11,12 @@ from edge_agent.adaptation.link_probe import LinkProbe
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
+from edge_agent.planning import EngineConfig, Profile, SearchSpace, feature_routes, layout_of
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.client.link_measurement import LinkRates
 from shared.errors import ModelError
 from shared.events import Events
 from shared.placement import Deployment, Placement, at_cuts, two_workers
-from shared.planning import EngineConfig, Profile, SearchSpace, feature_routes, layout_of
 from shared.registry import codec_bits, codec_of_bits
 from tests.support.planning.cases import MBIT
 from tests.support.planning.engine_cases import LIGHT

@@ -1,6 +1,6 @@
 """Profiles, links and runs for the tests of the engine."""
 
-from shared.planning import (
+from edge_agent.planning import (
     Engine,
     LinkTrace,
     Observation,
@@ -10,7 +10,7 @@ from shared.planning import (
     first_deployment,
     simulate,
 )
-from shared.planning.rates import Rates
+from edge_agent.planning.rates import Rates
 from tests.support.planning.cases import MBIT, small_profile
 
 SPACE = SearchSpace((2, 4, 8, 32))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.planning.flapping import random_case, random_profile
-from shared.planning import (
+from edge_agent.planning import (
     PROBE_SECONDS,
     Engine,
     EngineConfig,
@@ -26,11 +26,11 @@ from shared.planning import (
     simulate,
     stacked,
 )
-from shared.planning.cost import computing_seconds
-from shared.planning.families.pair import listed_pairs
-from shared.planning.planners.plan import over
-from shared.planning.profile import Profile, parse_profile
-from shared.planning.rates import Rates
+from edge_agent.planning.cost import computing_seconds
+from edge_agent.planning.families.pair import listed_pairs
+from edge_agent.planning.planners.plan import over
+from edge_agent.planning.profile import Profile, parse_profile
+from edge_agent.planning.rates import Rates
 from tests.support.planning.chain_runs import BITS, ChainTraining
 from tests.support.planning.chains import chain_document
 from tests.support.planning.engine_cases import between

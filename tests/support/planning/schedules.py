@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from shared.planning.schedules import Layers
+from edge_agent.planning.schedules import Layers
 
 MIB = 2**20
 

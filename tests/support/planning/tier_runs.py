@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared.planning import (
+from edge_agent.planning import (
     Conditions,
     Decision,
     Engine,
@@ -20,8 +20,8 @@ from shared.planning import (
     conditions_of,
     load_profile,
 )
-from shared.planning.cost import computing_seconds
-from shared.planning.search import step_seconds
+from edge_agent.planning.cost import computing_seconds
+from edge_agent.planning.search import step_seconds
 
 DEMO = load_profile(Path(__file__).parents[3] / "deploy" / "demo" / "tiers.json")
 """Five blocks and batches of 32, of which all three workers have a part."""

@@ -2,7 +2,7 @@
 
 import random
 
-from shared.planning.profile.tiers_v1 import SCHEMA
+from edge_agent.planning.profile.tiers_v1 import SCHEMA
 
 NAMES = ("edge", "near", "gpu")
 

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.predictor.__main__ import estimates
 from benchmarks.predictor.paper_network import paper_network
-from shared.prediction import Measured, known_devices
+from edge_agent.planning.prediction import Measured, known_devices
 from tests.support.latency import costs_of, table_of
 
 

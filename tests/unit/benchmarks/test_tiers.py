@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.tiers.networks import ALEXNET
 from benchmarks.tiers.simulate import SPEEDS, WORKERS, gain_of, plans, rows_of
-from shared.planner_names import BEST, TIER_PLANNER_NAMES
+from edge_agent.planner_names import BEST, TIER_PLANNER_NAMES
 
 
 @pytest.mark.full

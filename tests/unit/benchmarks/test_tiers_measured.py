@@ -23,12 +23,12 @@ from benchmarks.tiers.sleeping import RandomVectors, SleepingBlock, flags_of, sl
 from benchmarks.tiers.tables import errors_table, gains_table, overlap_table
 from benchmarks.tiers.tried import FEWER, ONE_BEHIND, Tried, in_turn, kept_in, kept_with, placements_of
 from edge_agent.config import EdgeConfig
+from edge_agent.planner_names import BEST
+from edge_agent.planning import MeasuredLink
 from shared.config import load_config
 from shared.errors import PlanError
 from shared.placement import check_size
-from shared.planner_names import BEST
-from shared.planning import MeasuredLink
-from tests.unit.shared.planning.tiers.test_tiers_search import Costs, question_of
+from tests.unit.edge_agent.planning.tiers.test_tiers_search import Costs, question_of
 
 SMALL = profile_of((0.002, 0.001, 0.001), 40.0, 10.0, (24, 8, 32, 8), (20, 40, 4))
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.main import app
-from shared.planner_names import MOVE_POLICY_NAMES
-from shared.planning.choice import parse_candidates
+from edge_agent.planner_names import MOVE_POLICY_NAMES
+from edge_agent.planning.choice import parse_candidates
 from tests.conftest import ROOT
 from tests.support.pages import blocks
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.main import app
-from shared.planner_names import STRATEGY_NAMES
-from shared.planning.schedules import parse_layers
+from edge_agent.planner_names import STRATEGY_NAMES
+from edge_agent.planning.schedules import parse_layers
 from tests.conftest import ROOT
 from tests.support.pages import blocks
 

@@ -7,11 +7,11 @@ import pytest
 from edge_agent.adaptation.measured_layers import TELLING_STEPS, MeasuredLayers, SegmentTimes, ends_of, exchange_bounds
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.exchanging import exchange_by
+from edge_agent.planning.schedules import STRATEGIES
 from edge_agent.training.statistics import Statistics
 from shared.events import Events
 from shared.events.worker import Computed
 from shared.placement import Exchange, PlacementPlan, segments
-from shared.planning.schedules import STRATEGIES
 from tests.support.experiments import flags
 from tests.support.running import edge_config
 

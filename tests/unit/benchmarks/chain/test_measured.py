@@ -12,7 +12,7 @@ from benchmarks.chain.measured import (
     planned_as_ftpipehd,
     run_table,
 )
-from shared.planning import Rates
+from edge_agent.planning import Rates
 
 RUNS = run_table(4, lambda first, stop: sum((0.1, 0.2, 0.3, 0.4)[first:stop]))
 MODEL = Model((), ("a", "b", "c", "d"), (1.0, 2.0, 3.0, 4.0), RUNS, (0.0, 4e3, 2e3, 1e3, 0.0), 8)

@@ -11,8 +11,8 @@ from benchmarks.groups.measured import Measured, MeasuredGroup, coded_name, meas
 from benchmarks.groups.sleeping import amounts, layers_document, rates
 from benchmarks.networks import weighted_blocks
 from benchmarks.support.report import Spread
-from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
-from shared.planning.schedules import STRATEGIES, bound_seconds, parse_layers
+from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
+from edge_agent.planning.schedules import STRATEGIES, bound_seconds, parse_layers
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=lambda mix: f"{mix.name} at {mix.megabits}")

@@ -6,8 +6,8 @@ from benchmarks.groups.grid import claims, grid, message_bound_seconds
 from benchmarks.groups.networks import NETWORKS
 from benchmarks.groups.paper import BACKWARD, FORWARD, SPEED_UPS, WHOLE, savings, sensitivity, speed_ups
 from benchmarks.groups.scheduling import PROFILING_GOAL, profiling_shares, scheduling_seconds
-from shared.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE
-from shared.planning.schedules import bound_seconds
+from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE
+from edge_agent.planning.schedules import bound_seconds
 
 ARCHITECTURES = {
     "VGG-19": (19, 143.667, 19.63),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.planning.bound import least_seconds_per_100_steps, most_steps
-from shared.planning import (
+from edge_agent.planning import (
     Decision,
     LinkTrace,
     ProfiledBlock,

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.planning.chains import chain_step
 from benchmarks.planning.step_cost import step_cost
-from shared.errors import PlanError
-from shared.placement import BlockFacts, Cargo, Link, ModelFacts, Placement, Route, Rows, Source, StepPlan, Tile
-from shared.planning import (
+from edge_agent.planning import (
     BlockCosts,
     BlockSeconds,
     CodecCosts,
@@ -24,8 +22,10 @@ from shared.planning import (
     simulate_placement,
     step_tasks,
 )
-from shared.planning.cost import loads_of_step
-from shared.planning.planners.plan import over
+from edge_agent.planning.cost import loads_of_step
+from edge_agent.planning.planners.plan import over
+from shared.errors import PlanError
+from shared.placement import BlockFacts, Cargo, Link, ModelFacts, Placement, Route, Rows, Source, StepPlan, Tile
 from tests.support.placements import WORKERS, models, placements
 from tests.support.planning.cases import block_costs, edge_and_trainer, pair, profiles, rates, small_profile
 

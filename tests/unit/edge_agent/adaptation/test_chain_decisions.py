@@ -16,12 +16,12 @@ from edge_agent.adaptation.link_probe import LinkProbe
 from edge_agent.adaptation.measuring import Measuring, TimedStep
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EngineMetrics
+from edge_agent.planning import Engine, stacked
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.client.link_measurement import LinkRates
 from shared.errors import BusyError, ConfigError
 from shared.placement import Cargo, Route, chain_workers, cuts_of
-from shared.planning import Engine, stacked
 from tests.support.planning.chain_runs import plan_chain, uniform_chain
 from tests.support.planning.decisions import Laying, inputs_of
 

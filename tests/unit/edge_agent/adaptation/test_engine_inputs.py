@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 
 from edge_agent.adaptation.engine_inputs import load_run_profile, search_space, uncalibrated_bits
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import ProfiledBlock, pair_profile, profile_to_json
 from edge_agent.profiling.codec_times import narrow_codec
 from shared.errors import PlanError
-from shared.planning import ProfiledBlock, pair_profile, profile_to_json
 from shared.registry import codec_spec
 from tests.support.experiments import flags
 from tests.support.planning.cases import small_profile

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from edge_agent.adaptation.measuring import MEASURING_PART, MOST_RANGES, STEPS, Budget, Measuring, TimedStep
+from edge_agent.planning import Engine, Observation, SearchSpace, stacked
 from shared.errors import BusyError
-from shared.planning import Engine, Observation, SearchSpace, stacked
 from tests.support.planning.chain_runs import BITS, uniform_chain
 
 CHAIN = uniform_chain(block_seconds=0.2)

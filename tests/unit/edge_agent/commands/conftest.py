@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from edge_agent.main import main
-from shared.planning import profile_to_json
+from edge_agent.planning import profile_to_json
 from tests.support.planning.cases import small_profile
 
 

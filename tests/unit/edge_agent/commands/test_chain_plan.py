@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
+from edge_agent.planner_names import EXACTNESS_MARGIN
+from edge_agent.planning import Question, SearchSpace, best, best_order, conditions_of, loads_of, most_exact
+from edge_agent.planning.profile import parse_profile
 from shared.errors import ExitCode
-from shared.planner_names import EXACTNESS_MARGIN
-from shared.planning import Question, SearchSpace, best, best_order, conditions_of, loads_of, most_exact
-from shared.planning.profile import parse_profile
 from tests.support.planning.chains import chain_document
 
 DOCUMENT = chain_document(6, 3, seed=42)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from edge_agent.planning import Question, Rates, SearchSpace
+from edge_agent.planning.choice import Candidate, rank
 from shared.errors import ExitCode
-from shared.planning import Question, Rates, SearchSpace
-from shared.planning.choice import Candidate, rank
 from tests.support.planning.cases import small_profile
 
 NEAR = {"name": "near", "uplink": 8e6, "downlink": 8e6, "round_trip_seconds": 0.01, "cloud_factor": 0.7}

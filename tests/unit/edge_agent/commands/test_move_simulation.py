@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from edge_agent.planner_names import MOVE_POLICY_NAMES
 from shared.errors import ExitCode
-from shared.planner_names import MOVE_POLICY_NAMES
 
 SITES = "SITE_ID,LATITUDE,LONGITUDE,radius_m,cloud_factor\na,-37.815,144.960,400,1\nb,-37.815,144.966,400,0.7\n"
 PATH = "second,latitude,longitude\n0,-37.815,144.960\n300,-37.815,144.966\n"

@@ -6,8 +6,7 @@ import re
 import pytest
 
 from edge_agent.config import EngineSection
-from shared.errors import ExitCode
-from shared.planning import (
+from edge_agent.planning import (
     LinearSeconds,
     Rates,
     SearchSpace,
@@ -18,7 +17,8 @@ from shared.planning import (
     load_profile,
     profile_to_json,
 )
-from shared.planning.group_choice import group_choice
+from edge_agent.planning.group_choice import group_choice
+from shared.errors import ExitCode
 from tests.conftest import ROOT
 from tests.support.planning.cases import PAIR_FILE, small_profile
 

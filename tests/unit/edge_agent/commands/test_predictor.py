@@ -5,8 +5,8 @@ import json
 import pytest
 
 from edge_agent.main import app
+from edge_agent.planning.prediction import load_predictor, load_table
 from shared.errors import ExitCode, PlanError
-from shared.prediction import load_predictor, load_table
 from tests.support.commands import command
 from tests.support.latency import costs_of, table_of, write_table
 

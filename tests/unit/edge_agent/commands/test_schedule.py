@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from edge_agent.planner_names import STRATEGY_NAMES
+from edge_agent.planning import ProfiledBlock, Rates, profile_to_json
+from edge_agent.planning.schedules import STRATEGIES, bound_seconds, layers_of, load_layers
 from shared.errors import ExitCode
-from shared.planner_names import STRATEGY_NAMES
-from shared.planning import ProfiledBlock, Rates, profile_to_json
-from shared.planning.schedules import STRATEGIES, bound_seconds, layers_of, load_layers
 from tests.support.planning.cases import small_profile
 
 SIZES = (10e6, 20e6, 30e6, 40e6)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from edge_agent.planner_names import TIER_PLANNER_NAMES
 from shared.errors import ExitCode
 from shared.placement import parse_placement
-from shared.planner_names import TIER_PLANNER_NAMES
 from tests.support.planning.tiers import NAMES, tiers_document
 
 DOCUMENT = tiers_document(4, 6, seed=3, codecs=True)
@@ -169,7 +169,7 @@ def test_traces_cannot_be_replayed(edge_agent, path, tmp_path):
 
 
 def test_a_profile_of_two_workers_refuses_what_only_three_tiers_have(edge_agent, tmp_path):
-    from shared.planning import profile_to_json
+    from edge_agent.planning import profile_to_json
     from tests.support.planning.cases import small_profile
 
     path = tmp_path / "profile.json"

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.main import main
+from edge_agent.planning import Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
 from edge_agent.profiling.calibration import WHOLE, Candidate, calibrate, usual_shares
 from edge_agent.profiling.calibration_copies import DeviceCopies
 from edge_agent.profiling.calibration_trainings import (
@@ -28,7 +29,6 @@ from edge_agent.profiling.profile_parts import PartFile
 from shared.errors import ConfigError, ExitCode
 from shared.events import ignore
 from shared.execution.copy_training import Timing
-from shared.planning import Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
 from shared.registry import bit_widths
 from tests.support.commands import MLP
 from tests.support.planning.cases import MBIT, pair, small_profile

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from edge_agent.planning import BlockCosts, BlockSeconds, Linear, PlacementRun, Rates, simulate_placement, step_tasks
 from shared.execution.model_facts import facts_of
 from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 from shared.placement import Link, Placement, Rows, Source, StepPlan, Tile, segments
-from shared.planning import BlockCosts, BlockSeconds, Linear, PlacementRun, Rates, simulate_placement, step_tasks
 from tests.support.linked import LinkedSession
 from tests.support.paced import noted_segments, paced
 from tests.support.placed import recipe

@@ -7,9 +7,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.planning.step_cost import step_cost
-from shared.execution.model_facts import facts_of
-from shared.placement import Placement, Rows, StepPlan, segments
-from shared.planning import (
+from edge_agent.planning import (
     BlockCosts,
     BlockSeconds,
     Linear,
@@ -20,6 +18,8 @@ from shared.planning import (
     steady_step_seconds,
     step_tasks,
 )
+from shared.execution.model_facts import facts_of
+from shared.placement import Placement, Rows, StepPlan, segments
 from tests.support.linked import LinkedSession
 from tests.support.paced import noted_segments, paced
 from tests.support.placed import CLASSES, INPUTS, WIDTH, batch_of, built, chain_of, recipe

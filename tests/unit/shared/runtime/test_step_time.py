@@ -11,10 +11,7 @@ from torch import nn
 
 from benchmarks.planning.mixes import Mix, mixes, most_over_the_bound
 from benchmarks.planning.step_cost import step_cost
-from shared.concurrency.threads import WorkerThread
-from shared.execution.model_facts import facts_of
-from shared.placement import Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, segments
-from shared.planning import (
+from edge_agent.planning import (
     BlockCosts,
     BlockSeconds,
     Linear,
@@ -24,6 +21,9 @@ from shared.planning import (
     simulate_placement,
     step_tasks,
 )
+from shared.concurrency.threads import WorkerThread
+from shared.execution.model_facts import facts_of
+from shared.placement import Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, segments
 from shared.training.recipe import Recipe
 from tests.support.linked import LinkedSession
 from tests.support.paced import noted_segments, paced

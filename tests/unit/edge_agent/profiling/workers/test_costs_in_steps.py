@@ -6,9 +6,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
+from edge_agent.planning import Linear, Simulated, conditions_of, load_profile, parse_profile
 from edge_agent.profiling.workers.costs_in_steps import InSteps, costs_in_steps, with_costs
 from shared.placement import AGENT, Placement, Rows, Source, Tile
-from shared.planning import Linear, Simulated, conditions_of, load_profile, parse_profile
 from tests.conftest import ROOT
 
 PROFILE = load_profile(ROOT / "deploy" / "demo" / "tiers.json")

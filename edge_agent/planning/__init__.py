@@ -1,0 +1,157 @@
+"""Planning: the costs of deployments and placements, and the choice of a deployment. Numbers only: no torch, no gRPC, no clock.
+
+The plan is a layout, costed from a profile (profile/) under conditions (cost/). families/ lists the possible layouts.
+planners/ chooses one, and engine/ chooses during a run. For any placement, operation by operation:
+operation_costs.py, tasks.py and placement_simulator.py. Judged over traces: runs/.
+"""
+
+from edge_agent.planning.cost import (
+    Conditions,
+    Loads,
+    Simulated,
+    Times,
+    conditions_of,
+    loads_of,
+    moved_bits,
+    moving_seconds,
+    pipeline_seconds,
+    runs_of,
+    stacked_loads,
+    steady_seconds,
+)
+from edge_agent.planning.engine import (
+    BlockRange,
+    Decision,
+    Engine,
+    EngineConfig,
+    Observation,
+    Outcome,
+    Reason,
+    RiskLimits,
+    Usual,
+)
+from edge_agent.planning.families.question import Question
+from edge_agent.planning.families.tiers.plans import TierPlan, TierPlanner
+from edge_agent.planning.layout import Layout, feature_routes, layout_of, stacked
+from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
+from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
+from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement, steady_step_seconds
+from edge_agent.planning.planners.accurate import accurate
+from edge_agent.planning.planners.edge_only import edge_only
+from edge_agent.planning.planners.fixed import fixed
+from edge_agent.planning.planners.greedy import first_deployment, greedy
+from edge_agent.planning.planners.jointdnn import jointdnn
+from edge_agent.planning.planners.plan import Plan, Planner
+from edge_agent.planning.planners.registry import PLANNERS
+from edge_agent.planning.profile import (
+    SCHEMA,
+    MeasuredLink,
+    MessageSeconds,
+    Profile,
+    WorkerProfile,
+    load_profile,
+    no_times,
+    pair_profile,
+    parse_profile,
+    profile_to_json,
+    with_batch_size,
+)
+from edge_agent.planning.profile_operations import layout_tasks
+from edge_agent.planning.rates import Rates, parse_rate, parse_seconds
+from edge_agent.planning.runs.comparison import CHAIN_CONTESTANTS, CONTESTANTS, Result, Setting, compare
+from edge_agent.planning.runs.layout_run import simulate_layouts
+from edge_agent.planning.runs.pair_run import simulate
+from edge_agent.planning.runs.run import PROBE_SECONDS, Run, Switch
+from edge_agent.planning.search import Found, best, best_order, most_exact
+from edge_agent.planning.space import SearchSpace
+from edge_agent.planning.step_tasks import step_tasks
+from edge_agent.planning.tasks import StepTasks
+from edge_agent.planning.trace_files import load_trace
+from edge_agent.planning.traces import LinkTrace, Trace
+
+__all__ = [
+    "CHAIN_CONTESTANTS",
+    "CONTESTANTS",
+    "FLOAT32_BITS",
+    "PLANNERS",
+    "PROBE_SECONDS",
+    "SCHEMA",
+    "BlockCosts",
+    "BlockRange",
+    "BlockSeconds",
+    "CodecCosts",
+    "Conditions",
+    "Decision",
+    "Engine",
+    "EngineConfig",
+    "Found",
+    "Layout",
+    "Linear",
+    "LinearSeconds",
+    "LinkTrace",
+    "Loads",
+    "MeasuredLink",
+    "Message",
+    "MessageSeconds",
+    "Observation",
+    "OperationCosts",
+    "Outcome",
+    "PlacementRun",
+    "Plan",
+    "Planner",
+    "Profile",
+    "ProfiledBlock",
+    "Question",
+    "Rates",
+    "Reason",
+    "Result",
+    "RiskLimits",
+    "Run",
+    "SearchSpace",
+    "Setting",
+    "Simulated",
+    "StepTasks",
+    "Switch",
+    "TierPlan",
+    "TierPlanner",
+    "Times",
+    "Trace",
+    "Usual",
+    "WorkerProfile",
+    "accurate",
+    "best",
+    "best_order",
+    "compare",
+    "conditions_of",
+    "edge_only",
+    "feature_routes",
+    "first_deployment",
+    "fixed",
+    "greedy",
+    "jointdnn",
+    "layout_of",
+    "layout_tasks",
+    "load_profile",
+    "load_trace",
+    "loads_of",
+    "most_exact",
+    "moved_bits",
+    "moving_seconds",
+    "no_times",
+    "pair_profile",
+    "parse_profile",
+    "parse_rate",
+    "parse_seconds",
+    "pipeline_seconds",
+    "profile_to_json",
+    "runs_of",
+    "simulate",
+    "simulate_layouts",
+    "simulate_placement",
+    "stacked",
+    "stacked_loads",
+    "steady_seconds",
+    "steady_step_seconds",
+    "step_tasks",
+    "with_batch_size",
+]

@@ -1,0 +1,152 @@
+"""Prospects: the seconds of a step with each candidate, by what probes and training have shown, and the way to each.
+
+Places as in a policy: the device alone is 0, and trainers follow. The cost model misses what it does not know. What training
+takes with today's candidate corrects it there, and what has been the least error of all corrects it everywhere else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_agent.planning.choice.candidates import Candidate, conditions_for
+from edge_agent.planning.choice.handovers import End, Network, moved
+from edge_agent.planning.choice.policy import Seen
+from edge_agent.planning.choice.ranking import CandidateCosts
+from edge_agent.planning.cost import steady_seconds
+from edge_agent.planning.layout import Layout, stacked
+from edge_agent.planning.measurements import Floats, Ints
+
+DEVICE = 0
+"""Place of the device alone."""
+REMEMBERED_SECONDS = 600.0
+"""Time for which it is remembered by how much the model was wrong with a candidate that was left."""
+LEAST_PAUSE, MOST_PAUSE = 0.5, 20.0
+"""Limits of the ratio of a handover's pause to the expected one."""
+
+
+@dataclass(frozen=True)
+class Today:
+    """The training at one moment."""
+
+    seconds: float
+    """Time by any clock that never goes back."""
+    steps: float
+    candidate: int
+    row: int
+    """Layout, as a row of the costs."""
+    seconds_per_step: float | None
+    """Measured lately; None before there were enough steps."""
+    device_factor: float = 1.0
+    """Ratio of the device's times to those of the profile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weighed:
+    """The N candidates at one moment, as columns of shape (N,)."""
+
+    seen: Seen
+    rows: Ints
+    """Best layout with each."""
+    by_row: Floats
+    """Seconds of a step by layout, as modelled, shape (N, n); infinite where it may not be chosen."""
+    moving_seconds: Floats
+    """Part of the pause on the way to each until all blocks are there."""
+
+
+class Prospects:
+    """The prospects of one run. One caller at a time."""
+
+    def __init__(self, costs: CandidateCosts, candidates: int) -> None:
+        """candidates: N, the device among them."""
+        self.costs = costs
+        self._candidates = candidates
+        self._least_error: float | None = None
+        """Least ratio of the measured seconds of a step to the modelled ones, with any candidate."""
+        self._errors: dict[int, tuple[float, float]] = {}
+        """The last such ratio with each candidate, and its time."""
+        self._pause_ratio = 1.0
+
+    def adopt(self, costs: CandidateCosts) -> None:
+        """Choose among other layouts from now on. What was learnt of candidates stays."""
+        self.costs = costs
+
+    def note_pause(self, expected_seconds: float, seconds: float) -> None:
+        """Learn from a handover what the next ones take. expected_seconds: `moving_seconds` at the time."""
+        if expected_seconds > 0.0:
+            ratio = self._pause_ratio * seconds / expected_seconds
+            self._pause_ratio = min(MOST_PAUSE, max(LEAST_PAUSE, ratio))
+
+    def weigh(self, today: Today, known: Sequence[Candidate | None], measured_at: Floats) -> Weighed:
+        """Weigh all candidates.
+
+        known: of each trainer what is known, None where it is out of reach or would not serve, N - 1 in all. measured_at: time
+        of the last probe of each candidate, shape (N,); now for today's.
+        """
+        costs, profile = self.costs, self.costs.question.profile
+        reached = [place for place, one in enumerate(known, start=1) if one is not None]
+        by_row = np.full((self._candidates, len(costs)), np.inf)
+        filling = np.zeros_like(by_row)
+        uplinks, downlinks, trips = (np.zeros(self._candidates) for _ in range(3))
+        whole = np.full(self._candidates, np.inf)
+        if reached:
+            usable = [one for one in known if one is not None]
+            times = costs.times(conditions_for(usable, today.device_factor))
+            seconds = steady_seconds(times.longest, times.total, costs.pairs.loads.ahead)
+            by_row[reached] = np.where(costs.is_alone, np.inf, seconds)
+            filling[reached] = times.filling()
+            uplinks[reached] = [one.rates.uplink for one in usable]
+            downlinks[reached] = [one.rates.downlink for one in usable]
+            trips[reached] = [one.rates.round_trip_seconds for one in usable]
+            whole[reached] = [costs.whole_seconds * one.factor for one in usable]
+        uplinks[DEVICE] = downlinks[DEVICE] = np.inf
+        if (alone := costs.alone(today.device_factor)) is not None:
+            by_row[DEVICE, alone[0]] = alone[1]
+        rows: Ints = np.argmin(by_row, axis=1)
+        everyone = np.arange(self._candidates)
+        step_seconds = by_row[everyone, rows]
+        self._correct(step_seconds, today, float(by_row[today.candidate, today.row]))
+        found = moved(
+            profile,
+            Network(None, None),
+            _end(np.array(today.candidate), costs.pairs.cuts[today.row], uplinks, downlinks, trips),
+            _end(everyone, costs.pairs.cuts[rows], uplinks, downlinks, trips),
+        )
+        pauses = found.seconds * self._pause_ratio
+        seen = Seen(
+            today.seconds,
+            today.steps,
+            step_seconds,
+            measured_at,
+            pauses + filling[everyone, rows],
+            whole,
+            trips,
+        )
+        return Weighed(seen, rows, by_row, pauses)
+
+    def _correct(self, step_seconds: Floats, today: Today, modelled: float) -> None:
+        """Correct the modelled seconds in place by what was measured with today's candidate now, and with others before."""
+        here, is_known = today.candidate, np.isfinite(modelled)
+        if is_known and today.seconds_per_step is not None:
+            error = today.seconds_per_step / modelled
+            self._errors[here] = error, today.seconds
+            self._least_error = error if self._least_error is None else min(error, self._least_error)
+        least, errors = max(1.0, self._least_error or 1.0), np.ones(self._candidates)
+        for place in range(self._candidates):
+            error, at = self._errors.get(place, (least, today.seconds))
+            is_old = today.seconds - at > REMEMBERED_SECONDS
+            errors[place] = max(least, least if is_old else error)
+        step_seconds *= errors
+        if is_known:  # of today's candidate today's layout counts, not the best one
+            measured = today.seconds_per_step
+            step_seconds[here] = modelled * errors[here] if measured is None else measured
+
+    def layout(self, row: int, trainer: str) -> Layout:
+        """Return a layout with this trainer."""
+        pairs = self.costs.pairs
+        profile = pairs.profile.named((pairs.profile.names[0], trainer))
+        return stacked(profile, (int(pairs.cuts[row]),), int(pairs.staleness[row]), (int(pairs.bits[row]),))
+
+
+def _end(places: Ints, cuts: Ints, uplinks: Floats, downlinks: Floats, trips: Floats) -> End:
+    return End(places, cuts, uplinks[places], downlinks[places], trips[places])

@@ -1,0 +1,35 @@
+"""The cost of a step, and of a change: layouts under conditions. Arithmetic alone; families/ knows the permitted choices."""
+
+from edge_agent.planning.cost.conditions import Conditions, Direction, conditions_of, through_others, unmeasured_links
+from edge_agent.planning.cost.layouts import computing_seconds, loads_of
+from edge_agent.planning.cost.loads import Loads, Paths, Slower, Times, joined, pipeline_seconds, steady_seconds
+from edge_agent.planning.cost.programs import loads_of_step
+from edge_agent.planning.cost.simulated import Simulated, simulated_loads
+from edge_agent.planning.cost.stacked import stacked_loads
+from edge_agent.planning.cost.switching import Runs, bits_between, moved_bits, moving_seconds, runs_of
+
+__all__ = [
+    "Conditions",
+    "Direction",
+    "Loads",
+    "Paths",
+    "Runs",
+    "Simulated",
+    "Slower",
+    "Times",
+    "bits_between",
+    "computing_seconds",
+    "conditions_of",
+    "joined",
+    "loads_of",
+    "loads_of_step",
+    "moved_bits",
+    "moving_seconds",
+    "pipeline_seconds",
+    "runs_of",
+    "simulated_loads",
+    "stacked_loads",
+    "steady_seconds",
+    "through_others",
+    "unmeasured_links",
+]

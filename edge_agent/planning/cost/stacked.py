@@ -1,0 +1,74 @@
+"""Loads of stacked layouts: each worker runs the next blocks on the whole batch. Two workers on one cut are such, too."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from edge_agent.planning.cost.conditions import Direction
+from edge_agent.planning.cost.loads import Loads, Paths
+from edge_agent.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
+from edge_agent.planning.profile import Profile, WorkerProfile
+
+
+def stacked_loads(
+    profile: Profile, places: Sequence[int], cuts: Sequence[Ints], bits: Sequence[Ints], staleness: Ints
+) -> Loads:
+    """Return the loads of n layouts of the same workers.
+
+    places: of the workers in the profile. cuts: rising, the blocks before each worker but the first, each of shape
+    (n,). Only the last may be L, and leaves its worker without blocks. bits: of the features at each cut. staleness: K,
+    shape (n,).
+
+    A worker encodes features that it sends in fewer than 32 bits. Error gradients are as the profile has them (paper
+    000, 4.4). Its other work depends on the bytes that it sends and receives.
+    """
+    blocks, serial = len(profile), staleness == 0
+    feature_bytes, gradient_bytes = profile.sizes
+    first = np.zeros_like(staleness)
+    ends = [first, *cuts, np.full_like(staleness, blocks)]
+    work = {
+        place: _table_seconds(profile.workers[place], start, stop, serial)
+        for place, (start, stop) in zip(places, pairwise(ends), strict=True)
+    }
+    carried: dict[Direction, Floats] = {}
+    halves: dict[Direction, Floats] = {}
+    used: dict[int, list[Bools]] = {place: [] for place in places}
+    for (near, far), cut, width in zip(pairwise(places), cuts, bits, strict=True):
+        crosses = cut < blocks
+        sizes = feature_bytes[cut]
+        narrow = crosses & (width < FLOAT32_BITS)
+        if profile.encode is None:
+            work[near] = np.where(narrow, math.nan, work[near])
+        else:
+            encoding = profile.encode.seconds_per_byte * sizes + profile.encode.seconds
+            coding: Floats = np.where(narrow, encoding, 0.0)
+            work[near] = work[near] + coding
+        sent_bits: Floats = sizes * 8 * width / FLOAT32_BITS
+        carried[near, far] = np.where(crosses, sent_bits, 0.0)
+        carried[far, near] = np.where(crosses, gradient_bytes[cut] * 8, 0.0)
+        halves[min(near, far), max(near, far)] = np.where(crosses, 2.0, 0.0)
+        for place in (near, far):
+            used[place].append(crosses)
+    host: dict[int, Floats] = {}
+    waited = np.zeros(len(staleness))
+    for place in places:
+        message = profile.workers[place].message
+        if not any(message):
+            continue
+        links = np.sum(used[place], axis=0)
+        moved = np.sum([each for direction, each in carried.items() if place in direction], axis=0)
+        overhead = np.where(links > 0, message.seconds_per_byte / 8 * moved + message.seconds * links, 0.0)
+        awaited = np.where(serial, message.waited_seconds * links, overhead)
+        host[place] = np.maximum(overhead, awaited)
+        waited = waited + awaited
+    return Loads(staleness, work, host, carried, Paths(None, work, waited, carried, halves))
+
+
+def _table_seconds(worker: WorkerProfile, first: Ints, stop: Ints, serial: Bools) -> Floats:
+    """Return the seconds of the blocks [first, stop); 0 if there are none."""
+    seconds = worker.replayed[first, stop]
+    if serial.any():
+        seconds = np.where(serial, worker.at_once[first, stop], seconds)
+    return np.where(first < stop, seconds, 0.0)

@@ -1,0 +1,399 @@
+"""The decision engine: it gets measurements, and says when to change the layout. It has no clock and no threads.
+
+The planners find the best layout for given rates. The engine adds what they leave out (paper 000, 4.4 and 4.5): rates
+are noisy, the profile ages, a change costs, and the link may be back in a moment. Its rules:
+
+- Layouts (pool.py) are compared by the steps each would have done over the last minute (beliefs.py). All are weighed where
+  they are few; otherwise those that a search finds for the conditions of the last minutes (generating.py).
+- A change, with its move (moves.py), must pay over the steps until the next event (horizon.py). choosing.py has the rules.
+- The ledger (ledger.py) bounds the risk, and names what is proven and therefore no risk: layouts, and experts that
+  follow the link from one to another (experts.py).
+- A link that got slow comes back, and a device that changed stays changed (devices.py): so the answer to a device goes
+  without the account, a few times a worker in the time of proof.
+- Workers that were left out return where that is worth a checkpoint (returning.py).
+
+A decision is a proposal until `note_deployed` answers it: with the proposed layout, or with the old one after a
+failed change. Until then the engine only listens.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from edge_agent.planning.cost import Conditions, conditions_of, loads_of
+from edge_agent.planning.engine.beliefs import Beliefs
+from edge_agent.planning.engine.choosing import Choice, Contest, Moment, choose, leave
+from edge_agent.planning.engine.config import EngineConfig
+from edge_agent.planning.engine.decision import Decision, Observation, Reason
+from edge_agent.planning.engine.devices import FreeAnswers
+from edge_agent.planning.engine.experts import Experts
+from edge_agent.planning.engine.generating import Search, SearchTimer, most_generated
+from edge_agent.planning.engine.horizon import Horizon
+from edge_agent.planning.engine.ledger import Ledger
+from edge_agent.planning.engine.measuring import BlockRange, Usual, deciding_range
+from edge_agent.planning.engine.outcome import Outcome, OutcomeCounter
+from edge_agent.planning.engine.pool import Pool, complete_pool, generated_pool
+from edge_agent.planning.engine.returning import Elsewhere, return_search, worthy_return
+from edge_agent.planning.families.question import Question
+from edge_agent.planning.families.registry import listed
+from edge_agent.planning.layout import Layout
+from edge_agent.planning.measurements import Floats
+from edge_agent.planning.profile import Hop, Profile, WorkerProfile
+from edge_agent.planning.search import Found, best, step_seconds
+from edge_agent.planning.space import SearchSpace
+from shared.errors import PlanError
+
+FIRST_INTERVAL_SECONDS = 1.0
+"""Length assumed for the time before the first observation."""
+
+LEADING = 3
+"""Layouts whose neighbours are searched, too."""
+
+
+class Engine:
+    """The decisions of one run, and its beliefs and debts between two observations."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        space: SearchSpace,
+        layout: Layout,
+        config: EngineConfig | None = None,
+        total_steps: float = math.inf,
+    ) -> None:
+        """layout: of the beginning. Without a largest K in the profile, its K stays. total_steps: after which the run ends,
+        infinite if unknown. PlanError where nothing can be chosen, and where `layout` was not measured.
+        """
+        if profile.max_staleness is None:
+            profile = replace(profile, max_staleness=layout.staleness)
+        self.layout = layout
+        self.question = Question(profile, space)
+        """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
+        self._config = config or EngineConfig()
+        self._total_steps = total_steps
+        self.names = profile.names
+        self._places = {name: place for place, name in enumerate(self.names)}
+        self._beliefs = Beliefs(self._config.window_seconds, self._config.limits.memory_seconds, profile)
+        self._seconds: float | None = None
+        self._changed_seconds = self._steady_seconds = self._refused_seconds = -math.inf
+        self._step = 0
+        self._horizon = Horizon(self._config.margin, self._config.horizon_beta)
+        self._is_running = False
+        self._proposal: Decision | None = None
+        self._is_for_good = False
+        self._elsewhere: Elsewhere | None = None
+        """None while the profile knows today's layout."""
+        self._outcomes = OutcomeCounter(math.nan)
+        self._answers = FreeAnswers(self._config.limits.proof_seconds)
+        self._timer = SearchTimer()
+        self._measuring_seconds = 0.0
+        """Seconds of measuring since the last observation."""
+        self._ledger = Ledger(self._config.limits, 0, 0)
+        """The account of the whole run: other choices make no debt good."""
+        if not self.knows(layout):
+            raise PlanError(
+                f"the profile has nothing measured for {layout}, with which the run begins; measure it first"
+            )
+        self.constrain(space)
+
+    def constrain(self, space: SearchSpace) -> None:
+        """Choose from another space from now on: an operator so pins cuts, bits or K, and releases them, and a worker is lost.
+
+        If today's layout is not in the space, the next observation proposes the best that is, whatever it costs.
+        PlanError if it leaves nothing to choose, and then nothing is changed.
+        """
+        question = replace(self.question, space=space)
+        pool = self._pool_for(question)
+        self.question = question
+        current = pool.index(self.layout)
+        self._beliefs.consider(pool, current)
+        experts = Experts(current, pool.staleness, self._config.dwell_seconds)
+        self._ledger.begin(current, len(pool) + len(experts))
+        self._contest = Contest(pool, self._beliefs, experts, self._ledger, current)
+        self._timer.forget()
+
+    def _pool_for(self, question: Question, held: Sequence[Layout] = ()) -> Pool:
+        held = [self.layout, *held]
+        if (every := listed(question)) is not None:
+            return complete_pool(question, every, held, self.conditions)
+        return generated_pool(question, [best(question, self.conditions).layout], held, self.conditions)
+
+    def knows(self, layout: Layout) -> bool:
+        """Tell whether a layout begins where the samples are, and was measured. Without times by samples, only workers that
+        each run the next blocks were."""
+        places = [self._places[worker] for worker in layout.workers if worker in self._places]
+        if len(places) < len(layout.workers) or places[0]:
+            return False
+        if (costs := self.question.profile.by_samples) is not None:
+            return all(bits in costs.widths for _, bits in layout.widths)
+        return layout.is_stacked and bool(loads_of(self.question.profile, [layout]).measured()[0])
+
+    def observe(self, seen: Observation) -> Decision | None:
+        """Take in an observation. Returns a change to make, or None. Each change needs an answer."""
+        seconds, step = seen.seconds, seen.step
+        if self._seconds is None:
+            self._seconds, self._step = seconds - FIRST_INTERVAL_SECONDS, step
+            self._horizon.begin(step)
+        if step < self._step:  # The run went back to a checkpoint, and does these steps again.
+            self._step = step
+            self._horizon.go_back(step)
+        since, self._seconds = seconds - self._seconds, seconds
+        done_steps, self._step = step - self._step, step
+        if since <= 0.0:
+            return None
+        self._note_work(since, done_steps, seen)
+        self._beliefs.note_links(
+            since, self._directions(seen.rates), self._directions(seen.trips), self._contest.current
+        )
+        self._count(since, done_steps)
+        self._horizon.note(step, self._beliefs.mean_speeds, self._contest.pool.allowed, self._contest.current)
+        if self._proposal is not None:
+            return None
+        self._is_for_good = False
+        if not self._contest.pool.allowed[self._contest.current]:
+            if seconds - self._refused_seconds >= self._config.dwell_seconds:
+                self._propose(leave(self._contest, self._moment()))
+        elif seconds - self._changed_seconds >= self._config.dwell_seconds:
+            choice = choose(self._contest, self._moment())
+            if choice is not None and choice.row == self._contest.current:
+                self._contest.make_home()
+            elif choice is not None:
+                self._propose(choice)
+        return self._proposal
+
+    def _moment(self) -> Moment:
+        if not self._horizon.is_behind:  # today's layout is right for the devices as they are
+            self._answers.due.clear()
+        return Moment(
+            self._config,
+            self._horizon.steps(self._step, self._total_steps),
+            self._remaining_steps(),
+            self._horizon.is_behind,
+            bool(self._answers.due),
+        )
+
+    def _propose(self, choice: Choice) -> None:
+        self._is_for_good = choice.is_for_good
+        self._proposal = self._contest.decision(choice)
+
+    def _note_work(self, seconds: float, done_steps: int, seen: Observation) -> None:
+        places = {self._places[name] for name in seen.encoding}
+        work = {self._places[name]: taken for name, taken in seen.known_work.items()}
+        expected = self._contest.pool.work_seconds(self._contest.current, places)
+        if changed := self._beliefs.note_work(seconds, done_steps, work, expected, self._contest.current):
+            self._note_other_devices(changed)
+
+    def _note_other_devices(self, workers: Collection[int]) -> None:
+        assert self._seconds is not None
+        self._answers.note_changed(workers, self._seconds)
+        self._contest.ledger.forget()
+        self._timer.forget()
+
+    def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[tuple[int, int], float]:
+        places, known = self._places, self._places.keys()
+        return {
+            (places[near], places[far]): one
+            for (near, far), one in by_name.items()
+            if one is not None and {near, far} <= known  # recovery may have put blocks on others
+        }
+
+    @property
+    def home(self) -> Layout:
+        """Return the layout against which losses are counted: the first one, or one that has proved better for good."""
+        return self._contest.pool[self._contest.ledger.home]
+
+    @property
+    def predicted_seconds(self) -> float:
+        """Predict the seconds a step of today's layout, by what is believed of devices and links now."""
+        return step_seconds(self.question, self.layout, self.conditions)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Tell whether a layout is in force that the profile does not know, as recovery may choose it."""
+        return self._elsewhere is not None
+
+    @property
+    def conditions(self) -> Conditions:
+        """Return the present conditions, as they were measured before the first observation."""
+        return conditions_of(self.question.profile) if self._seconds is None else self._beliefs.now
+
+    @property
+    def prediction_ratios(self) -> dict[str, float]:
+        """Return the seconds of each worker in its last window of steps over those expected then; 0 before one."""
+        return dict(zip(self.names, self._beliefs.devices.off.tolist(), strict=True))
+
+    @property
+    def misfits(self) -> tuple[str, ...]:
+        """Name the workers that one factor does not bring right: `measured_again` wants new times of them."""
+        return tuple(self.names[place] for place in sorted(self._beliefs.devices.misfits))
+
+    def usual(self, name: str) -> Usual | None:
+        """Return what a worker's steps take now; None if it has no blocks of whole batches, or its steps are not as usual."""
+        place, contest = self._places[name], self._contest
+        run = next(((tile.first, tile.stop) for tile in self.layout.tiles if tile.worker == name), None)
+        devices, is_changing = self._beliefs.devices, self._proposal is not None or self._seconds is None
+        if run is None or contest.pool.runs is None or is_changing or not devices.is_usual(place):
+            return None
+        seconds = contest.pool.work_seconds(contest.current, ())[place]
+        return Usual(run, seconds * float(devices.factors[place]))
+
+    def deciding_range(
+        self, name: str, ratios: Floats, spreads: Floats, known: Collection[BlockRange]
+    ) -> BlockRange | None:
+        """Return the range of blocks to time next at a worker; None if no time could change the choice."""
+        return deciding_range(self._contest, self._places[name], ratios, spreads, known, self._config.margin)
+
+    def note_measuring(self, waited_seconds: float) -> None:
+        """Note that training waited for the engine's own measuring since the last observation: it is on the account."""
+        self._measuring_seconds += waited_seconds
+
+    def measured_again(self, worker: WorkerProfile) -> None:
+        """Use these times of a worker, taken today, instead of the profile's."""
+        place = self._places[worker.name]
+        self.question = replace(self.question, profile=self.question.profile.with_worker(worker))
+        self._beliefs.devices.measured_again(place)
+        self._adopt(self._pool_for(self.question, self._held))
+        self._beliefs.begin_again(self._contest.current)
+        self._note_other_devices({place})
+
+    def keep_factor(self, name: str) -> None:
+        """Keep the factor of a worker that is not to be measured again, until it is off once more."""
+        self._beliefs.devices.misfits.discard(self._places[name])
+
+    def next_search(self) -> Search | None:
+        """Return a search that is to be made now, for `weigh`; None if none is due, or all layouts are weighed."""
+        if self._seconds is None or self._contest.pool.is_complete:
+            return None
+        at = self._beliefs.now
+        if not self._timer.is_due(self._seconds, at):
+            return None
+        self._timer.begin(self._seconds, at)
+        speeds = np.where(self._contest.pool.allowed, self._beliefs.mean_speeds, 0.0)
+        leading = [self._contest.pool[row] for row in np.argsort(-speeds, kind="stable")[:LEADING]]
+        return Search(self.question, self._beliefs.over_time(), leading)
+
+    def weigh(self, question: Question, layouts: Sequence[Layout]) -> None:
+        """Weigh the layouts that a search for a question has found, besides those that the run has or had.
+
+        Those for a former question are dropped. Of the layouts that were weighed until now, as many stay as there is room for,
+        because a lead is proven over minutes.
+        """
+        if question is not self.question:
+            return
+        weighed = dict.fromkeys([*layouts, *self._contest.pool.layouts])
+        self._adopt(
+            generated_pool(
+                question, islice(weighed, most_generated(question)), [self.layout, *self._held], self.conditions
+            )
+        )
+
+    @property
+    def _held(self) -> list[Layout]:
+        """List the layouts that matter whatever a search finds."""
+        proposed = [] if self._proposal is None else [self._proposal.layout]
+        return [self.home, *proposed, *(self._contest.pool[row] for row in self._contest.experts.held)]
+
+    def _adopt(self, pool: Pool) -> None:
+        """Weigh other layouts. Debts, proofs and experts stay."""
+        contest, home = self._contest, pool.index(self.home)
+        rows, count = pool.rows_in(contest.pool), len(contest.pool)
+        contest.pool, contest.current = pool, pool.index(self.layout)
+        self._beliefs.consider(pool, contest.current)
+        contest.ledger.consider(home, np.append(rows, count + np.arange(len(contest.experts))))
+        contest.experts.consider(rows, pool.staleness, self._beliefs.mean_speeds)
+
+    def return_search(self, back: Collection[str]) -> Callable[[], Found] | None:
+        """Return a search for the best layout, workers that are back among them, for `propose_return`; None for pinned cuts."""
+        return return_search(self.question, self.conditions, back)
+
+    def propose_return(self, question: Question, found: Found) -> Decision | None:
+        """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it.
+
+        It is one with workers that are back, or any where the profile does not know today's. question: of the time of the
+        search. For a former one nothing is proposed.
+        """
+        is_new = self.is_elsewhere or not set(found.layout.workers) <= set(self.question.permitted)
+        if question is not self.question or self._proposal is not None or not is_new:
+            return None
+        today_seconds = self.predicted_seconds if self._elsewhere is None else self._elsewhere.seconds_per_step
+        self._proposal = worthy_return(found, today_seconds, self._remaining_steps(), self._config.margin)
+        self._is_for_good = self._proposal is not None
+        return self._proposal
+
+    def note_standstill(self, seconds: float, step: int) -> None:
+        """Skip the time until now, in which training stood still, or had a layout that is not known here.
+
+        It stood still since its last step, though the reason, as a lost link, may have shown only now.
+        """
+        if self._seconds is not None:
+            if step < self._step:
+                self._horizon.go_back(step)
+            self._seconds, self._step = seconds, step
+            for each in (self._beliefs, self._contest.ledger, self._outcomes):
+                each.forget_wait()
+
+    def note_elsewhere(self, seconds: float, step: int) -> None:
+        """Count the steps until now, done with a layout that the profile does not know. Its first call begins."""
+        if self._elsewhere is None:
+            self._elsewhere = Elsewhere()
+        elif self._seconds is not None and step >= self._step:
+            self._elsewhere.note(seconds - self._seconds, step - self._step)
+        self.note_standstill(seconds, step)
+
+    def note_deployed(self, seconds: float, layout: Layout) -> None:
+        """Note that training continues with `layout`: the proposed one, the old one after a change was given up, or an
+        operator's."""
+        was, proposal, contest = self.layout, self._proposal, self._contest
+        self.layout, self._proposal, self._elsewhere = layout, None, None
+        is_proposed = proposal is not None and layout == proposal.layout
+        if proposal is not None and proposal.reason is Reason.DEVICE:  # an attempt that was given up counts, too
+            self._answers.note_given(seconds)
+        self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
+        self._changed_seconds = seconds
+        contest.ledger.keep_wait()
+        if layout == was:
+            self._refused_seconds = seconds
+            contest.ledger.forget()
+            contest.experts.begin(contest.current)
+        else:
+            self._beliefs.devices.begin()
+            if layout not in contest.pool:
+                self.constrain(self.question.space)
+                contest = self._contest
+            contest.current = contest.pool.index(layout)
+            if self._is_for_good or not is_proposed or not contest.pool.allowed[contest.home]:
+                contest.make_home()
+        filling_seconds = 0.0  # ample time until the pipeline runs evenly again
+        if self._seconds is not None:  # an operator may act before the first observation
+            filling_seconds = 2.0 * float(contest.pool.loads.at(self._beliefs.now).total[contest.current])
+        self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
+
+    def outcome(self) -> Outcome | None:
+        """Return the outcome of the last change, for the record of predictions; None until a step was done since."""
+        return self._outcomes.outcome()
+
+    def _remaining_steps(self) -> float:
+        """Return the steps still to come; as many as were done if that is unknown."""
+        return max(0.0, self._total_steps - self._step) if math.isfinite(self._total_steps) else float(self._step)
+
+    def _count(self, seconds: float, done_steps: int) -> None:
+        """Compare the expected steps of the last `seconds` with those done. Nothing counts before the first step."""
+        self._is_running = self._is_running or done_steps > 0
+        if not self._is_running:
+            return
+        beliefs = self._beliefs
+        measuring_seconds, self._measuring_seconds = min(self._measuring_seconds, seconds), 0.0
+        trained_seconds = seconds - measuring_seconds
+        if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
+            beliefs.note_steps(trained_seconds, done_steps, self._contest.current)
+        is_at_home = self._proposal is None and self._contest.current == self._contest.ledger.home
+        played = self._contest.experts.play(
+            seconds, beliefs.speeds, self._contest.pool.allowed, self._contest.moves.there_now
+        )
+        self._contest.ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
+        if is_at_home:
+            self._contest.ledger.charge(measuring_seconds)
+        self._outcomes.add(trained_seconds, trained_seconds * float(beliefs.speeds[self._contest.current]), done_steps)

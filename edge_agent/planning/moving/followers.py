@@ -1,0 +1,218 @@
+"""Policies of a simulated move: each chooses the next candidate, and the layout with it.
+
+`best` and `edgemove` are those of the choice of a run. The others are what they are judged by.
+"""
+
+import random
+from typing import Protocol
+
+import numpy as np
+
+from edge_agent.planning.choice import Best, EdgeMove, Move, Policy, Seen
+from edge_agent.planning.measurements import Floats
+from edge_agent.planning.moving.look import Look, Place, fastest
+from edge_agent.planning.moving.world import DEVICE, World
+
+PROBE_SECONDS = 10
+"""Interval of probes."""
+PROBE_BYTES = 512
+"""Bytes of a probe and its answer."""
+RATE_PROBE_BYTES = 128 * 1024
+"""Bytes with which the rates of a link are measured, both ways."""
+RATE_PROBED = 3
+"""Candidates of which the rates are probed: the best of them."""
+RATE_PROBE_SECONDS = 600
+"""Time after which they are probed again."""
+
+
+class Follower(Protocol):
+    """A policy of a simulated move."""
+
+    probe_bytes: int
+    tunes: bool
+    """True if the engine tunes cut, bits and K with the trainer that it has."""
+
+    def start(self, look: Look) -> Place:
+        """Return the beginning."""
+
+    def follow(self, look: Look) -> Place | None:
+        """Return where to go, or None to stay. It is asked each second in which training does not pause."""
+
+    def note_moved(self, second: int, place: Place) -> None:
+        """Learn where training goes on."""
+
+
+class Kept:
+    """One candidate, from beginning to end."""
+
+    tunes = True
+
+    def __init__(self, candidate: int) -> None:
+        self._candidate, self.probe_bytes = candidate, 0
+
+    def start(self, look: Look) -> Place:
+        """Return the candidate with its best layout."""
+        return look.best(self._candidate)
+
+    def follow(self, look: Look) -> Place | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def note_moved(self, second: int, place: Place) -> None:
+        """Ignore it."""
+
+
+class Sticky(Kept):
+    """The fastest site in reach, until it is out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__(DEVICE)
+
+    def start(self, look: Look) -> Place:
+        """Return the fastest site."""
+        self.probe_bytes += PROBE_BYTES * len(look.sites)
+        return fastest(look, look.sites)
+
+    def follow(self, look: Look) -> Place | None:
+        """Go to the fastest site where today's is out of reach."""
+        assert look.place is not None
+        alone_with_site = look.place.candidate == DEVICE and len(look.sites)
+        return self.start(look) if alone_with_site or not np.isfinite(look.seconds_per_step) else None
+
+
+class Nearest(Sticky):
+    """The nearest site."""
+
+    def start(self, look: Look) -> Place:
+        """Return the nearest site."""
+        return fastest(look, look.sites[:1])
+
+    def follow(self, look: Look) -> Place | None:
+        """Go to the nearest site."""
+        assert look.place is not None
+        place = self.start(look)
+        return None if place.candidate == look.place.candidate else place
+
+
+class PipeDreamE(Sticky):
+    """A site by chance until it is out of reach, with the cut that balances computing alone (paper 003, 5.1)."""
+
+    tunes = False
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__()
+        self._draw = draw
+
+    def start(self, look: Look) -> Place:
+        """Return a site by chance."""
+        if not len(look.sites):
+            return look.best(DEVICE)
+        site = int(look.sites[self._draw.randrange(len(look.sites))])
+        costs = look.world.costs
+        device, trainer = (costs.pairs.loads.work[place] for place in (0, 1))
+        busiest = np.maximum(device, trainer * look.world.factors[site])
+        widest = costs.pairs.bits == costs.pairs.bits.max()
+        allowed = widest & ~costs.is_alone & (costs.pairs.staleness == costs.pairs.staleness.max())
+        return Place(site, int(np.argmin(np.where(allowed, busiest, np.inf))))
+
+
+class Probing:
+    """A policy of a run, which sees what probes have shown."""
+
+    def __init__(self, policy: Policy, world: World) -> None:
+        self._policy, self._whole = policy, world.costs.whole_seconds * world.factors
+        self._seconds: Floats = np.full(len(world.names), np.inf)
+        self._probed_at = -PROBE_SECONDS
+        self._measured_at: Floats = np.full(len(world.names), -np.inf)
+        self._rated_at = np.full(len(world.names), -RATE_PROBE_SECONDS)
+        self.probe_bytes = 0
+
+    def proposal(self, look: Look) -> Move | None:
+        """Return the policy's proposal by what is known."""
+        is_lost = look.place is not None and not np.isfinite(look.seconds_per_step)
+        if is_lost or look.second - self._probed_at >= PROBE_SECONDS:
+            self.probe(look)
+        seconds = self._seconds.copy()
+        if look.place is not None:
+            seconds[look.place.candidate] = look.seconds_per_step
+            self._measured_at[look.place.candidate] = look.second
+        return self._policy.observe(self._seen(look, seconds))
+
+    def probe(self, look: Look) -> None:
+        """Probe all in reach; of the best also the rates, if that was long ago."""
+        self._seconds, self._probed_at = look.best_seconds, look.second
+        self._measured_at[:] = look.second
+        trainers = np.flatnonzero(np.isfinite(self._seconds[1:])) + 1
+        best = trainers[np.argsort(self._seconds[trainers], kind="stable")[:RATE_PROBED]]
+        old = best[look.second - self._rated_at[best] >= RATE_PROBE_SECONDS]
+        self._rated_at[old] = look.second
+        self.probe_bytes += PROBE_BYTES * len(trainers) + RATE_PROBE_BYTES * len(old)
+
+    def note_moved(self, second: int, place: Place) -> None:
+        """Learn where training goes on."""
+        self._policy.note_moved(float(second), place.candidate)
+
+    def _seen(self, look: Look, seconds: Floats) -> Seen:
+        window, moment = look.window, look.moment
+        everyone = np.arange(len(seconds))
+        handovers = np.zeros(len(seconds)) if look.place is None else look.pauses(everyone, look.best_rows)[0]
+        whole = np.where(window.in_reach[moment], self._whole, np.inf)
+        whole[[DEVICE, -1]] = np.inf
+        return Seen(
+            float(look.second), look.steps, seconds, self._measured_at.copy(), handovers, whole, window.trips[moment]
+        )
+
+
+class BestFollower(Probing):
+    """The policy `best`, among sites, the cloud and the device alone."""
+
+    tunes = True
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def start(self, look: Look) -> Place:
+        """Return the fastest."""
+        place = look.best(int(np.argmin(look.best_seconds)))
+        super().__init__(Best(len(self._world.names), place.candidate), self._world)
+        return place
+
+    def follow(self, look: Look) -> Place | None:
+        """Go where the policy says; a candidate that cannot be dialled is probed again."""
+        move = self.proposal(look)
+        if move is not None and not np.isfinite(look.best_seconds[move.candidate]):
+            self.probe(look)
+            return None
+        return None if move is None else look.best(move.candidate)
+
+
+class EdgeMoveFollower(Probing):
+    """The policy `edgemove`, among sites; bits and K are the best at its cut."""
+
+    tunes = False
+
+    def __init__(self, world: World, draw: random.Random) -> None:
+        super().__init__(EdgeMove.of(world.costs, draw), world)
+        self._trainer = DEVICE
+
+    def start(self, look: Look) -> Place:
+        """Return the site with the fastest probe, and its first cut."""
+        return self.follow(look) or look.best(DEVICE)
+
+    def follow(self, look: Look) -> Place | None:
+        """Go where the policy says. It knows trainers alone; all blocks on the device are a cut of one of them."""
+        if not len(look.sites):
+            return None if look.place is None or look.place.candidate == DEVICE else look.best(DEVICE)
+        move = self.proposal(look)
+        if move is None or move.cut is None:
+            return None
+        self._trainer = move.candidate
+        costs = look.world.costs
+        if move.cut == len(costs.question.profile):
+            return look.best(DEVICE)
+        seconds = look.window.seconds[look.window.index[look.moment, move.candidate]]
+        return Place(move.candidate, int(np.argmin(np.where(costs.pairs.cuts == move.cut, seconds, np.inf))))
+
+    def note_moved(self, second: int, place: Place) -> None:
+        """Learn where training goes on, or that it has no trainer in reach."""
+        super().note_moved(second, Place(self._trainer, place.row))

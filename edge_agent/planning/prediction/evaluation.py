@@ -1,0 +1,98 @@
+"""Accuracy of the prediction of a device that was never seen: some of its times are told, and the others judge the
+prediction."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_agent.planning.prediction.devices import Floats, KnownDevices
+from edge_agent.planning.prediction.gaussian import Measured
+from edge_agent.planning.prediction.predictor import NewDevice, new_device
+from edge_agent.planning.prediction.table import LatencyTable
+from shared.errors import PlanError
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The accuracy of predictions of one device. Errors are relative to the measured times."""
+
+    within_5: float
+    """Share of sub-models whose error is 5 % at most."""
+    within_10: float
+    """The same of 10 %."""
+    median_error: float
+    worst_error: float
+
+
+def accuracy(predicted_M: Floats, measured_M: Floats) -> Accuracy:
+    """Compare log seconds; there is one of each at least."""
+    error = np.abs(np.expm1(np.minimum(predicted_M - measured_M, 700.0)))  # exp of more is infinite
+    return Accuracy(
+        within_5=float(np.mean(error <= 0.05)),
+        within_10=float(np.mean(error <= 0.10)),
+        median_error=float(np.median(error)),
+        worst_error=float(error.max()),
+    )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An unseen device of which only some times are told."""
+
+    device: NewDevice
+    told: Measured
+    """Its reference, and the times that were requested beside it."""
+    held_back: Measured
+    """All its other times."""
+
+    def accuracy(self, predicted_M: Floats) -> Accuracy:
+        """Compare predicted log seconds of all sub-models with the times that were held back."""
+        return accuracy(predicted_M[self.held_back.indices_N], self.held_back.log_seconds_N)
+
+
+def trial(devices: KnownDevices, unseen: LatencyTable, more: int) -> Trial:
+    """Tell the unseen device's reference and so many times more, which the predictor chooses.
+
+    Raises PlanError where nothing is left to judge by, and as `new_device` does.
+    """
+    device = new_device(devices, unseen)
+    times = dict(zip(device.measured.indices_N.tolist(), device.measured.log_seconds_N.tolist(), strict=True))
+    candidates = np.array([index for index in times if index not in set(device.reference.tolist())], dtype=np.intp)
+    if more >= len(candidates):
+        raise PlanError(
+            f"the table of {unseen.device} has {len(candidates)} samples beside its reference; {more} of them are to be "
+            "used, so that none is left to judge by"
+        )
+    told = [*device.reference.tolist(), *device.model.most_telling(device.reference, candidates, more)]
+    held_back = [index for index in times if index not in set(told)]
+
+    def measured(indices: list[int]) -> Measured:
+        return Measured(np.array(indices, dtype=np.intp), np.array([times[index] for index in indices]))
+
+    return Trial(device, measured(told), measured(held_back))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of the prediction of one unseen device."""
+
+    device: str
+    used: int
+    """Number of its samples that were used to predict the others."""
+    judged: int
+    """Number of the other samples."""
+    predictor: Accuracy
+
+
+def evaluate(devices: KnownDevices, unseen: LatencyTable, more: int) -> Evaluation:
+    """Predict the unseen device from its reference and so many samples more, and judge by all the others.
+
+    Raises PlanError as `trial` does.
+    """
+    one = trial(devices, unseen, more)
+    return Evaluation(
+        device=unseen.device,
+        used=len(one.told.indices_N),
+        judged=len(one.held_back.indices_N),
+        predictor=one.accuracy(one.device.model.predict(one.told)),
+    )

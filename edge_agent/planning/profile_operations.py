@@ -1,0 +1,137 @@
+"""The costs of any layout by a profile, as `OperationCosts`: a stage takes the time of its blocks for its samples, where that
+was measured, and otherwise the measured time of its run of blocks.
+
+The seconds of runs contain a replay if they were measured with one.
+"""
+
+from dataclasses import dataclass, replace
+
+from edge_agent.planning.layout import Layout
+from edge_agent.planning.measurements import FLOAT32_BITS
+from edge_agent.planning.operation_costs import Message
+from edge_agent.planning.profile import Profile
+from edge_agent.planning.rates import Rates
+from edge_agent.planning.step_tasks import step_tasks
+from edge_agent.planning.tasks import StepTasks
+from shared.errors import PlanError
+from shared.placement import (
+    Backward,
+    BlockFacts,
+    Cargo,
+    Crossing,
+    Forward,
+    Link,
+    ModelFacts,
+    Operation,
+    Placement,
+    Route,
+    StepPlan,
+    Tile,
+    ValueFacts,
+)
+
+FORWARD_SHARE = 1 / 3
+"""Share of the forward pass in a stage's seconds, if only their sum was measured."""
+
+
+def layout_tasks(profile: Profile, layout: Layout, *, over_any_link: bool = False) -> StepTasks:
+    """Return the tasks of a step. PlanError if any of them, or a link, was not measured.
+
+    over_any_link: takes every link to carry a bit a second, as where rates are asked for later.
+    """
+    placement, model = layout.placement(), facts_of(profile)
+    links = StepPlan(placement, model).links
+    rates = {link: Rates(1.0, 1.0, 1.0) if over_any_link else _rates(profile, link) for link in links}
+    if profile.by_samples is None:
+        return step_tasks(placement, model, ProfileOperations(profile, layout), rates, replays=False)
+    return step_tasks(coded(profile, layout), model, profile.by_samples, rates, shared=profile.shared_segments)
+
+
+def facts_of(profile: Profile) -> ModelFacts:
+    """Return what a profile says of its model."""
+    blocks = zip(profile.blocks, profile.fewest_samples, strict=True)
+    raw = (*(block.reads_raw for block in profile.blocks), False)
+    return ModelFacts(
+        tuple(BlockFacts(block.name, min_samples=least) for block, least in blocks),
+        values=tuple(ValueFacts(index, (index,), returns=index > 0, raw=is_raw) for index, is_raw in enumerate(raw)),
+        features=tuple((index,) for index in range(len(raw))),
+        samples_ahead=profile.samples_ahead,
+    )
+
+
+def coded(profile: Profile, layout: Layout) -> Placement:
+    """Return the placement of a layout, its workers in the order of the profile, with codecs of its widths.
+
+    PlanError for a width of which the profile has no codec.
+    """
+    codecs: dict[Route, str] = {}
+    for route, bits in layout.widths:
+        codec = profile.by_samples and profile.by_samples.codec_of(bits)
+        if not codec:
+            raise PlanError(
+                f"the profile says nothing of a codec of {bits} bits; add it to its codecs, or allow 32 bits"
+            )
+        codecs[route] = codec
+    return replace(layout.placement(), workers=profile.names, codecs=codecs)
+
+
+def _rates(profile: Profile, link: Link) -> Rates:
+    way = profile.way(*link)
+    if way is None or way.uplink is None or way.downlink is None:
+        return profile.rates(*link)
+    return Rates(way.uplink, way.downlink, way.round_trip_seconds or 0.0)
+
+
+@dataclass(frozen=True)
+class ProfileOperations:
+    """The figures for one layout. Work that depends on bytes counts to each message by half."""
+
+    profile: Profile
+    layout: Layout
+
+    def seconds(self, worker: str, operation: Operation) -> float:
+        """Return the seconds as `OperationCosts` says. PlanError if they were not measured."""
+        match operation:
+            case Forward(tile):
+                return FORWARD_SHARE * self._stage_seconds(worker, tile)
+            case Backward(tile):
+                return (1.0 - FORWARD_SHARE) * self._stage_seconds(worker, tile)
+        return 0.0
+
+    def message(self, crossing: Crossing, codec: str | None) -> Message:  # noqa: ARG002 - the layout has the widths
+        """Return the cost as `OperationCosts` says. PlanError if it was not measured."""
+        if crossing.cargo is Cargo.ERROR_GRADIENT:
+            size, encoding = _measured(self.profile.gradient_bytes[crossing.index]), 0.0
+        elif crossing.cargo is Cargo.FEATURE:
+            size, encoding = self._feature(crossing)
+        else:
+            return Message(0.0)
+        sent, received = (
+            self.profile.worker(name).message.seconds / 2 + self.profile.worker(name).message.seconds_per_byte * size
+            for name in (crossing.sender, crossing.receiver)
+        )
+        return Message(8 * size, send_seconds=encoding + sent, receive_seconds=received)
+
+    def _feature(self, crossing: Crossing) -> tuple[float, float]:
+        """Return the bytes on the link, and the seconds of encoding them."""
+        size = _measured(self.profile.feature_bytes[crossing.index])
+        bits = self.layout.width(crossing.sender, crossing.receiver)
+        if bits == FLOAT32_BITS:
+            return size, 0.0
+        encode = self.profile.encode
+        return size * bits / FLOAT32_BITS, _measured(
+            None if encode is None else encode.seconds + encode.seconds_per_byte * size
+        )
+
+    def _stage_seconds(self, worker: str, tile: Tile) -> float:
+        if tile.rows.count != self.profile.batch_size:
+            raise PlanError("the profile says what whole batches take, and not what parts of them do")
+        known = self.profile.worker(worker)
+        seconds = float((known.replayed if self.layout.staleness else known.at_once)[tile.first, tile.stop])
+        return _measured(None if seconds != seconds else seconds)
+
+
+def _measured(number: float | None) -> float:
+    if number is None:
+        raise PlanError("the profile has something of this layout that was not measured; choose other cuts or bits")
+    return number

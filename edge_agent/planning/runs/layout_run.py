@@ -1,0 +1,127 @@
+"""A simulated training run of any layout over traces of its links, as the engine decides.
+
+Every change drains, so a run is a sequence of stretches, and each stretch is a run of the placement simulator. The engine is
+the one of a real run, and it sees only what the links carried so far.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise
+
+from edge_agent.planning.cost import bits_between
+from edge_agent.planning.engine import Decision, Engine, Observation
+from edge_agent.planning.engine.moves import CHANGE_TRIPS
+from edge_agent.planning.layout import Layout
+from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement
+from edge_agent.planning.profile import Hop, Profile
+from edge_agent.planning.profile_operations import layout_tasks
+from edge_agent.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, observe_and_search, steps_until
+from edge_agent.planning.traces import LinkTrace, slowest
+
+FIRST_STRETCH_SECONDS = 60.0
+"""Part of a stretch that is simulated first, and then twice as much, because most of a long one may never come."""
+
+
+def simulate_layouts(
+    profile: Profile,
+    links: Sequence[LinkTrace],
+    start: Layout,
+    seconds: float,
+    engine: Engine | None = None,
+    begin: float = 0.0,
+) -> Run:
+    """Train for `seconds` from an empty pipeline, with one layout or as the engine decides.
+
+    links: between each two neighbours of the profile. A link across others carries what the slowest of theirs does.
+    engine: made with `start`. begin: the time of the links at which training starts. The engine gets the time before as well.
+    PlanError where the profile has nothing measured for a layout.
+    """
+    check_duration(seconds)
+    return _LayoutRun(profile, links, engine, begin, begin + seconds).run(start)
+
+
+class _LayoutRun:
+    def __init__(
+        self, profile: Profile, links: Sequence[LinkTrace], engine: Engine | None, begin: float, end: float
+    ) -> None:
+        self._profile, self._engine, self._begin, self._end = profile, engine, begin, end
+        self._links = _all_links(profile.names, links)
+        self._traces = {hop: link.uplink for hop, link in self._links.items()}
+        self._traces |= {(far, near): link.downlink for (near, far), link in self._links.items()}
+        self._observed = 0.0
+        self._settled: list[float] = []
+
+    def run(self, start: Layout) -> Run:
+        """Train until the end."""
+        layout, begin, switches = start, self._begin, list[Switch]()
+        while (decided := self._stretch(layout, begin)) is not None:
+            decision, drained = decided
+            moved = self._moved(drained, layout, decision)
+            if moved - drained <= decision.abandon_after_seconds:
+                layout = decision.layout
+            begin = min(moved, drained + decision.abandon_after_seconds)
+            self._observe_until(begin)
+            assert self._engine is not None
+            self._engine.note_deployed(begin, layout)
+            switches.append(Switch(begin, layout, begin - drained))
+        steps = steps_until(self._settled, self._begin, self._end)
+        return Run(self._end - self._begin, steps, start, tuple(switches))
+
+    def _stretch(self, layout: Layout, begin: float) -> tuple[Decision, float] | None:
+        """Train under a layout until the engine decides otherwise. Returns the decision, and the time at which all is drained;
+        None at the end of the run."""
+        until = begin
+        while until < self._end:
+            until = min(self._end, max(begin + FIRST_STRETCH_SECONDS, begin + 2.0 * (until - begin)))
+            before, stretch = len(self._settled), self._simulated(layout, begin, until)
+            self._settled += stretch.settled
+            decided = self._observe_until(until)
+            del self._settled[before:]
+            if decided is not None:
+                stretch = self._simulated(layout, begin, self._observed)
+                self._settled += stretch.settled
+                return decided, max(stretch.done)
+        self._settled += self._simulated(layout, begin, self._end).settled
+        return None
+
+    def _simulated(self, layout: Layout, begin: float, until: float) -> PlacementRun:
+        step = layout_tasks(self._profile, layout)
+        return simulate_placement(step, traces=self._traces, begin=begin, until=until)
+
+    def _moved(self, begin: float, before: Layout, decision: Decision) -> float:
+        """Return the time at which the blocks of a change have moved, and all links are up again."""
+        names = self._profile.names
+        places = [names.index(worker) for worker in decision.layout.workers]
+        hops = [(names[min(pair)], names[max(pair)]) for pair in pairwise(places)]
+        trips = [self._links[hop].round_trip_seconds for hop in hops]
+        end = begin
+        for (sender, receiver), bits in bits_between(self._profile, before, decision.layout).items():
+            near, far = sorted((sender, receiver))
+            carried = self._traces[names[sender], names[receiver]].finish(begin, bits)
+            end = max(end, carried + self._links[names[near], names[far]].round_trip_seconds)
+        return end + CHANGE_TRIPS * max(trips, default=0.0)
+
+    def _observe_until(self, moment: float) -> Decision | None:
+        """Make the observations due by then, until the first decision, and return that."""
+        while self._engine is not None and self._observed + OBSERVE_SECONDS <= moment:
+            since, self._observed = self._observed, self._observed + OBSERVE_SECONDS
+            rates: Mapping[Hop, float | None] = {
+                hop: trace.mean_between(since, self._observed) for hop, trace in self._traces.items()
+            }
+            trips = {hop: link.round_trip_seconds for hop, link in self._links.items()}
+            step = bisect_right(self._settled, self._observed)
+            decision = observe_and_search(self._engine, Observation(self._observed, step, rates, trips))
+            if decision is not None:
+                return decision
+        return None
+
+
+def _all_links(names: Sequence[str], links: Sequence[LinkTrace]) -> dict[Hop, LinkTrace]:
+    neighbours = dict(zip(pairwise(names), links, strict=True))
+    found = {}
+    for near, far in combinations(range(len(names)), 2):
+        passed = [neighbours[hop] for hop in pairwise(names[near : far + 1])]
+        trip_seconds = sum(link.round_trip_seconds for link in passed)
+        ups, downs = [link.uplink for link in passed], [link.downlink for link in passed]
+        found[names[near], names[far]] = LinkTrace(slowest(ups), slowest(downs), trip_seconds)
+    return found

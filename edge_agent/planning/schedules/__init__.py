@@ -1,0 +1,42 @@
+"""Schedules: when a member of a group pulls parameters and pushes gradients, layer by layer. Numbers only.
+
+With a barrier (paper 002): direction.py is its cost, dynacomm.py the best partition, ibatch.py and barrier.py its rivals.
+Without: flow.py, played by period.py and held against bound.py. Layers come from a file (layers.py) or a profile (profiled.py).
+again.py makes them again.
+"""
+
+from edge_agent.planning.schedules.again import ScheduleAgain, bounds_of
+from edge_agent.planning.schedules.bound import bound_seconds
+from edge_agent.planning.schedules.direction import Bounds, Direction, Segment
+from edge_agent.planning.schedules.dynacomm import dynacomm
+from edge_agent.planning.schedules.flow import run_seconds
+from edge_agent.planning.schedules.layers import Layers, check_members, load_layers, parse_layers
+from edge_agent.planning.schedules.over_traces import StrategyRun, compare_strategies
+from edge_agent.planning.schedules.profiled import layers_of
+from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
+from edge_agent.planning.schedules.strategies import STRATEGIES
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "PULL",
+    "PUSH",
+    "STRATEGIES",
+    "Bounds",
+    "Direction",
+    "Event",
+    "Layers",
+    "Schedule",
+    "ScheduleAgain",
+    "Segment",
+    "StrategyRun",
+    "bound_seconds",
+    "bounds_of",
+    "check_members",
+    "compare_strategies",
+    "dynacomm",
+    "layers_of",
+    "load_layers",
+    "parse_layers",
+    "run_seconds",
+]

@@ -1,0 +1,56 @@
+"""Strategies over a trace of the members' link."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edge_agent.planner_names import SEQUENTIAL
+from edge_agent.planning.profile import Profile
+from edge_agent.planning.rates import Rates
+from edge_agent.planning.runs.run import check_duration
+from edge_agent.planning.schedules.profiled import layers_of
+from edge_agent.planning.schedules.strategies import STRATEGIES
+from edge_agent.planning.traces import LinkTrace
+from shared.errors import PlanError
+
+WINDOW_SECONDS = 10.0
+LEAST_RATE = 1e3
+"""Bits per second that a window without any is taken to have, so that its steps end."""
+
+
+@dataclass(frozen=True)
+class StrategyRun:
+    """A run of a group with one strategy."""
+
+    strategy: str
+    seconds_per_100_steps: float
+    saved: float
+    """Part of the seconds of the sequential strategy that it saves."""
+
+
+def compare_strategies(
+    profile: Profile, link: LinkTrace, members: int, seconds: float, strategies: Sequence[str]
+) -> list[StrategyRun]:
+    """Return the run of each strategy over a link whose trace starts again when it ends.
+
+    Every ten seconds each makes a schedule for the rates of these. PlanError for a profile or a group that cannot be scheduled,
+    and for a run of no time.
+    """
+    check_duration(seconds)
+    steps = dict.fromkeys((SEQUENTIAL, *strategies), 0.0)
+    begins = np.arange(0.0, seconds, WINDOW_SECONDS).tolist()
+    for begin, end in zip(begins, [*begins[1:], seconds], strict=True):
+        up, down = (max(LEAST_RATE, trace.mean_between(begin, end)) for trace in (link.uplink, link.downlink))
+        layers = layers_of(profile, Rates(up, down, link.round_trip_seconds)).among(members)
+        for strategy in steps:
+            step_seconds = STRATEGIES[strategy](layers).step_seconds
+            if step_seconds == 0.0:
+                raise PlanError(
+                    "a step of the profile takes no time at all; profile a model that computes or has parameters"
+                )
+            steps[strategy] += (end - begin) / step_seconds
+    return [
+        StrategyRun(strategy, 100 * seconds / steps[strategy], 1.0 - steps[SEQUENTIAL] / steps[strategy])
+        for strategy in strategies
+    ]

@@ -1,0 +1,201 @@
+"""Policies of the choice: when they move, and when they do not."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge_agent.planning.choice import CYCLE_STEPS, Best, ChoiceConfig, CutClimb, EdgeMove, Move, Seen, first_cut
+from edge_agent.planning.choice.best import Reach
+from tests.support.examples import examples
+
+INF = math.inf
+
+
+def seen(seconds, step_seconds, steps=0.0, handover=2.0, whole=(), trips=()):
+    count = len(step_seconds)
+    return Seen(
+        seconds,
+        steps,
+        np.array(step_seconds, dtype=float),
+        np.full(count, float(seconds)),
+        np.full(count, handover),
+        np.array(whole or step_seconds, dtype=float),
+        np.array(trips or [0.0] * count, dtype=float),
+    )
+
+
+class Running:
+    """A policy in a world where a step with each candidate takes what it is told, second by second."""
+
+    def __init__(self, policy, current=0, handover=2.0):
+        self.policy, self.current, self.handover = policy, current, handover
+        self.seconds, self.steps, self.moves = 0.0, 0.0, []
+        self.resumes_at = 0.0
+
+    def run(self, seconds, step_seconds):
+        for _ in range(seconds):
+            self.seconds += 1.0
+            if self.seconds > self.resumes_at:
+                self.steps += 1.0 / step_seconds[self.current]
+            move = self.policy.observe(seen(self.seconds, step_seconds, self.steps, self.handover))
+            if move is not None and self.seconds >= self.resumes_at:
+                self.moves.append((self.seconds, move.candidate))
+                self.current, self.resumes_at = move.candidate, self.seconds + self.handover
+                self.policy.note_moved(self.seconds, move.candidate)
+        return self
+
+
+def test_a_candidate_that_leads_by_less_than_the_margin_is_left_alone():
+    assert not Running(Best(2, 0)).run(1200, [1.0, 0.96]).moves
+    assert Running(Best(2, 0)).run(1200, [1.0, 0.94]).moves
+
+
+def test_a_first_lead_has_to_last_until_it_wins_the_handover_twice():
+    """A lead of half wins the two seconds of a handover twice in eight seconds."""
+    assert Running(Best(2, 0)).run(60, [1.0, 1.0 / 1.5]).moves == [(9.0, 1)]
+
+
+def test_a_later_lead_is_expected_to_last_as_long_as_those_before():
+    assert Running(Best(2, 0)).run(60, [1.0, 2.0]).run(60, [1.0, 1.0 / 1.5]).moves == [(61.0, 1)]
+    assert not Running(Best(2, 0)).run(2, [1.0, 2.0]).run(4, [1.0, 1.0 / 1.5]).moves
+
+
+def test_a_change_waits_for_the_dwell_time():
+    waiting = Best(3, 0, ChoiceConfig(dwell_seconds=30.0))
+    waiting.note_moved(0.0, 1)
+    running = Running(waiting, current=1, handover=0.0).run(120, [1.0, 1.0, 0.5])
+    assert running.moves == [(30.0, 2)]
+
+
+@pytest.mark.parametrize(("return_seconds", "moment"), [(600.0, 9.0), (0.0, 5.0)])
+def test_a_way_back_within_ten_minutes_costs_double(return_seconds, moment):
+    policy = Best(2, 0, ChoiceConfig(return_seconds=return_seconds))
+    policy.note_moved(0.0, 1)
+    assert Running(policy, current=1).run(60, [0.5, 1.0]).moves == [(moment, 0)]
+
+
+def test_a_candidate_out_of_reach_is_left_at_once_for_the_best_other():
+    running = Running(Best(3, 0)).run(2, [1.0, 3.0, 2.0]).run(1, [INF, 3.0, 2.0])
+    assert running.moves == [(3.0, 2)]
+
+
+def test_nobody_in_reach_is_no_reason_to_move():
+    assert Best(2, 0).observe(seen(1.0, [INF, INF])) is None
+
+
+@given(st.integers(0, 199))
+@settings(max_examples=examples(10), deadline=None)
+def test_on_rates_that_swap_it_never_falls_far_behind_a_kept_candidate(seed):
+    draw = random.Random(seed)
+    period, slower, handover = draw.randint(10, 600), draw.uniform(1.1, 10.0), draw.uniform(0.2, 8.0)
+    running, kept = Running(Best(2, 0), handover=handover), [0.0, 0.0]
+    turn, passed = draw.random() < 0.5, 0
+    while passed < 3600:
+        step_seconds = [1.0, slower] if turn else [slower, 1.0]
+        running.run(period, step_seconds)
+        kept = [before + period / each for before, each in zip(kept, step_seconds, strict=True)]
+        turn, passed = not turn, passed + period
+    assert running.steps >= 0.95 * max(kept)
+
+
+@pytest.mark.parametrize(
+    ("device", "trainer", "trip", "cut"),
+    [(1.0, 0.25, 0.0, 2), (1.0, 0.25, 0.25, 4), (10.0, 0.1, 0.0, 1), (0.1, 10.0, 0.0, 10), (1.0, 1.0, 9.0, 10)],
+)
+def test_the_first_cut_is_that_of_algorithm_1_within_1_and_all_blocks(device, trainer, trip, cut):
+    assert first_cut(10, device, trainer, trip) == cut
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=30, unique=True), st.integers(0, 29), st.integers(0, 9))
+def test_the_climb_rests_at_a_cut_with_two_slower_neighbours(seconds, start, seed):
+    cuts = list(range(1, len(seconds) + 1))
+    climb = CutClimb(cuts[start % len(cuts)], cuts, random.Random(seed))
+    for _ in range(3 * len(cuts)):
+        climb.end_cycle(seconds[climb.cut - 1])
+    assert climb.is_resting
+    place = climb.cut - 1
+    assert all(seconds[place] < seconds[each] for each in (place - 1, place + 1) if 0 <= each < len(seconds))
+
+
+class Cycles:
+    """EdgeMove among two trainers and the device, of which it is told what a step takes at each cut."""
+
+    def __init__(self):
+        self.policy = EdgeMove(4, (1, 2, 3), 4.0, random.Random(1))
+        self.place, self.cut = None, None
+        self.seconds, self.steps = 0.0, 0.0
+
+    def cycle(self, by_cut, whole=(1.0, 2.0)):
+        """Let a cycle pass, with as many looks as it takes."""
+        for _ in range(2):
+            step_seconds = [1.0, 1.0] if self.cut is None else [by_cut[self.cut]] * 2
+            move = self.policy.observe(
+                seen(
+                    self.seconds,
+                    [INF if each == INF else one for each, one in zip(whole, step_seconds, strict=True)],
+                    self.steps,
+                    whole=whole,
+                )
+            )
+            if move is not None:
+                self.place, self.cut = move.candidate, move.cut
+                self.policy.note_moved(self.seconds, move.candidate)
+            if self.cut is not None:
+                self.steps += CYCLE_STEPS
+                self.seconds += CYCLE_STEPS * by_cut[self.cut]
+        return self.place, self.cut
+
+
+def test_edgemove_begins_with_the_fastest_probe_and_the_cut_of_algorithm_1():
+    assert Cycles().cycle({1: 1.0, 2: 1.0, 3: 1.0}) == (0, 1)
+    assert Cycles().cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0)) == (1, 1)
+
+
+def test_edgemove_climbs_and_rests_and_looks_for_another_trainer_when_a_cycle_is_the_worst():
+    cycles, times = Cycles(), {1: 3.0, 2: 2.0, 3: 2.5}
+    for _ in range(10):
+        where = cycles.cycle(times)
+    assert where == (0, 2), "both neighbours were slower"
+    assert cycles.cycle(times, whole=(3.0, 0.5)) == (0, 2), "no cycle was worse, so nobody is probed"
+    slower = {cut: 2 * each for cut, each in times.items()}
+    cycles.cycle(slower)
+    cycles.cycle(slower)
+    assert cycles.place == 0, "the worst time is set once nobody else is faster"
+    slower = {cut: 3 * each for cut, each in times.items()}
+    for _ in range(3):
+        where = cycles.cycle(slower, whole=(3.0, 0.5))
+    assert where[0] == 1
+
+
+def test_edgemove_leaves_a_trainer_out_of_reach_at_once():
+    cycles = Cycles()
+    cycles.cycle({1: 1.0, 2: 1.0, 3: 1.0})
+    assert cycles.cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0))[0] == 1
+    assert EdgeMove(4, (1, 2), 1.0, random.Random(0)).observe(seen(0.0, [INF, INF])) is None
+    assert isinstance(cycles.policy.observe(seen(0.0, [1.0, INF], whole=(1.0, INF))), Move)
+
+
+def test_candidates_are_expected_to_stay_as_long_as_those_that_lasted_longer():
+    reach = Reach(4)
+    everyone = np.array([True, True, True, True])
+    reach.record(0.0, everyone)
+    assert (reach.remaining(5.0) == math.inf).all(), "none was lost yet"
+    reach.record(20.0, np.array([False, True, True, True]))
+    reach.record(40.0, np.array([True, False, True, False]))
+    assert reach.remaining(45.0).tolist() == pytest.approx([(20 + 40 + 40) / 3 - 5, 0.0, 45.0, 0.0])
+    assert reach.remaining(70.0).tolist() == pytest.approx([10.0, 0.0, 70.0, 0.0])
+
+
+def test_of_equals_it_goes_to_one_that_will_stay():
+    """The device moves past short-lived trainers; one has been there all the time."""
+    running = Running(Best(6, 0), handover=3.0)
+    for second in range(400):
+        steps = [INF] * 5 + [1.0]
+        steps[second // 20 % 5] = 1.0
+        running.run(1, steps)
+    assert running.current == 5
+    assert len(running.moves) <= 2

@@ -1,0 +1,348 @@
+"""Planners, compared with trying everything in exact arithmetic, and their rules about permitted choices."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from edge_agent.planner_names import CONTESTANT_NAMES, EXACTNESS_MARGIN, FIXED, GREEDY, PLANNER_NAMES
+from edge_agent.planning import (
+    FLOAT32_BITS,
+    PLANNERS,
+    LinearSeconds,
+    LinkTrace,
+    Profile,
+    ProfiledBlock,
+    Question,
+    Rates,
+    SearchSpace,
+    Setting,
+    Trace,
+    accurate,
+    best,
+    compare,
+    conditions_of,
+    edge_only,
+    first_deployment,
+    fixed,
+    greedy,
+    jointdnn,
+    pair_profile,
+)
+from edge_agent.planning.families.pair import listed_pairs
+from shared.errors import PlanError
+from tests.support.planning.cases import AT_8_MBIT, measured, pair, profiles, rates, small_profile
+
+widths = st.lists(st.integers(1, FLOAT32_BITS), min_size=1, max_size=4, unique=True).map(tuple)
+each_planner = pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
+spaces = st.builds(SearchSpace, bits=widths, staleness=st.none() | st.integers(0, 6), allow_edge_only=st.booleans())
+
+
+def exact_costs(profile, link, space, horizon, from_cut):
+    """Compute the seconds of the horizon, migration included, for every permitted deployment, by the definitions one by one."""
+    up, down = Fraction(link.uplink), Fraction(link.downlink)
+    last = len(profile.blocks)
+    costs = {}
+    for cut in range(1, last + 1 if space.allow_edge_only else last):
+        for bits in [max(space.bits)] if cut == last else space.bits:
+            if exact_phases(profile, cut, bits, up, down, serial=False) is None:
+                continue
+            moved = Fraction(0)
+            if from_cut is not None:
+                crossing = profile.blocks[min(cut, from_cut) : max(cut, from_cut)]
+                moved = sum((8 * Fraction(block.bytes) for block in crossing), Fraction(0)) / (
+                    up if cut < from_cut else down
+                )
+                moved += Fraction(link.round_trip_seconds) if cut != from_cut else 0
+            for staleness in range(profile.max_staleness + 1) if space.staleness is None else [space.staleness]:
+                *phases, busy = exact_phases(profile, cut, bits, up, down, serial=staleness == 0)
+                away = Fraction(link.round_trip_seconds) if cut < last else Fraction(0)
+                longest, total = max(*phases, busy), sum(phases) + away
+                groups = -(-horizon // (staleness + 1))
+                waiting = max(Fraction(0), total - (staleness + 1) * longest)
+                costs[pair(cut, staleness, bits, profile)] = (
+                    (horizon - 1) * longest + total + (groups - 1) * waiting + moved
+                )
+    return costs
+
+
+def exact_phases(profile, cut, bits, up, down, *, serial):
+    edge, cloud = measured(profile, cut, serial=serial)
+    if cut == len(profile.blocks):
+        return None if edge is None else [Fraction(edge), Fraction(0), Fraction(0), Fraction(0), Fraction(edge)]
+    feature, gradient = profile.feature_bytes[cut], profile.gradient_bytes[cut]
+    if None in (edge, feature, gradient, cloud) or (bits < 32 and profile.encode is None):
+        return None
+    if profile.min_bits is not None and (profile.min_bits[cut] is None or bits < profile.min_bits[cut]):
+        return None
+    carried = Fraction(feature) * bits / 32 + Fraction(gradient)
+    message = profile.workers[0].message
+    late = Fraction(message.seconds_per_byte) * carried + Fraction(message.seconds)
+    overhead = Fraction(message.waited_seconds) if serial else late
+    encode = Fraction(0)
+    if bits < 32:
+        encode = Fraction(profile.encode.seconds_per_byte) * Fraction(feature) + Fraction(profile.encode.seconds)
+    return [
+        Fraction(edge) + encode + overhead,
+        8 * Fraction(feature) * bits / 32 / up,
+        Fraction(cloud),
+        8 * Fraction(gradient) / down,
+        Fraction(edge) + encode + max(overhead, late),
+    ]
+
+
+@given(profiles(), rates, spaces, st.integers(1, 500), st.data())
+def test_greedy_equals_trying_everything(profile, link, space, horizon, data):
+    from_cut = data.draw(st.none() | st.integers(1, len(profile)))
+    costs = exact_costs(profile, link, space, horizon, from_cut)
+    if not costs:
+        with pytest.raises(PlanError, match="no deployment to choose"):
+            greedy(profile, link, space, horizon, from_cut)
+        return
+    plan = greedy(profile, link, space, horizon, from_cut)
+    assert float(costs[plan.layout]) == pytest.approx(float(min(costs.values())), rel=1e-9)
+    assert plan.seconds_per_step * horizon + plan.migration_seconds == pytest.approx(
+        float(costs[plan.layout]), rel=1e-9
+    )
+    assert plan.evaluated >= len(costs)
+
+
+@given(profiles(), rates, spaces)
+def test_the_best_of_all_families_equals_trying_every_pair_over_an_endless_run(profile, link, space):
+    steps = 60 * 10**9
+    costs = exact_costs(profile, link, space, steps, None)
+    question, at = Question(profile, space), conditions_of(profile, {profile.names: link})
+    if not costs:
+        with pytest.raises(PlanError, match="no deployment to choose"):
+            best(question, at)
+        return
+    found = best(question, at)
+    assert found.seconds_per_step == pytest.approx(float(min(costs.values()) / steps), rel=1e-6)
+    assert float(costs[found.layout] / steps) == pytest.approx(found.seconds_per_step, rel=1e-6)
+
+
+@given(profiles(), rates, spaces, st.integers(1, 500), st.data())
+def test_the_accurate_plan_is_the_most_exact_within_the_margin_of_the_best_of_all(profile, link, space, horizon, data):
+    from_cut = data.draw(st.none() | st.integers(1, len(profile)))
+    costs = exact_costs(profile, link, space, horizon, from_cut)
+    if not costs:
+        with pytest.raises(PlanError, match="no deployment to choose"):
+            accurate(profile, link, space, horizon, from_cut)
+        return
+    plan = accurate(profile, link, space, horizon, from_cut)
+    most = (1 + Fraction(EXACTNESS_MARGIN)) * min(costs.values())
+    rounding = Fraction(1, 10**9)
+    assert costs[plan.layout] <= most * (1 + rounding)
+
+    def inexactness(deployment):
+        return (-(*deployment.bits, max(space.bits))[0], deployment.staleness)
+
+    chosen = inexactness(plan.layout)
+    surely_within = [one for one, cost in costs.items() if cost <= most * (1 - rounding)]
+    assert all(inexactness(one) >= chosen for one in surely_within)
+    as_exact = [costs[one] for one in costs if inexactness(one) == chosen]
+    assert float(costs[plan.layout]) == pytest.approx(float(min(as_exact)), rel=1e-9)
+    assert plan.evaluated >= len(costs)
+
+
+def test_few_bits_are_taken_for_more_than_the_margin_and_not_for_less():
+    """There is one cut. Its link bounds a step at 32 bits by this much more than the device does."""
+
+    def bits_where_32_take(share):
+        profile = flat_profile(
+            feature_bytes=(0.0, share, 0.0, 0.0, 0.0, 0.0), gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6
+        )
+        space = SearchSpace((2, 4, 8, 32), cuts=(1,), staleness=7)
+        return accurate(profile, Rates(8.0, 8.0), space, horizon_steps=1_000_000).layout.bits[0]
+
+    assert bits_where_32_take(1.0 + EXACTNESS_MARGIN - 0.001) == 32
+    assert bits_where_32_take(1.0 + EXACTNESS_MARGIN + 0.001) == 8
+
+
+def test_staleness_is_taken_for_more_than_the_margin_and_not_for_less():
+    """A batch is away for this share of a step, which any K hides."""
+
+    def staleness_where_away_for(share):
+        plain = flat_profile(feature_bytes=(0.0,) * 6, gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6)
+        return accurate(plain, Rates(8.0, 8.0, share), SearchSpace(allow_edge_only=False)).layout.staleness
+
+    assert staleness_where_away_for(EXACTNESS_MARGIN - 0.001) == 0
+    assert staleness_where_away_for(EXACTNESS_MARGIN + 0.001) == 1
+
+
+@given(profiles(complete=True), rates, spaces)
+def test_a_run_begins_with_the_plan_and_a_staleness_that_the_engine_weighs(profile, link, space):
+    assume(exact_costs(profile, link, space, 1, None))
+    plan, first = greedy(profile, link, space), first_deployment(profile, link, space)
+    assert (first.tiles, first.widths) == (plan.layout.tiles, plan.layout.widths)
+    assert first.staleness in space.best_staleness(profile)
+    if plan.layout.staleness in space.best_staleness(profile):
+        assert first == plan.layout
+
+
+@given(profiles(complete=True), rates, st.booleans(), st.integers(1, 100))
+def test_jointdnn_is_the_serial_optimum(profile, link, allow_edge_only, horizon):
+    serial = SearchSpace((32,), 0, allow_edge_only=allow_edge_only)
+    costs = exact_costs(profile, link, serial, 1, None)
+    plan = jointdnn(profile, link, SearchSpace(allow_edge_only=allow_edge_only), horizon)
+    assert float(costs[plan.layout]) == pytest.approx(float(min(costs.values())), rel=1e-9)
+    whole = exact_costs(profile, link, serial, horizon, None)[plan.layout]
+    assert plan.seconds_per_step == pytest.approx(float(whole / horizon), rel=1e-9)
+
+
+def test_a_plan_by_hand():
+    split = SearchSpace((32,), staleness=1, allow_edge_only=False)
+    plan = greedy(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3)
+    # At cut 3, T = 3, 1, 0.2, 1; T_sum - 2 T_max < 0, so Eq. 12 is 3 x 3 + 5.2. Cut 2 has 2 x 3 + 6.3 + 0.3, and 3 to move.
+    assert plan.layout == pair(3, 1, 32)
+    assert plan.phase_seconds == pytest.approx((3.0, 1.0, 0.2, 1.0))
+    assert plan.seconds_per_step == pytest.approx(14.2 / 4)
+    assert plan.migration_seconds == 0.0
+    assert plan.evaluated == 3
+
+
+def test_without_replay_no_staleness_can_be_the_quickest():
+    profile = small_profile(serial_edge_seconds=(None, 0.1, 0.1, 0.1, None))
+    fast = Rates(1e12, 1e12)
+    plan = greedy(profile, fast, SearchSpace((32,)))
+    assert plan.layout == pair(3, 0, 32)
+    assert plan.phase_seconds[0] == pytest.approx(0.1)
+    assert plan.seconds_per_step == pytest.approx(0.3, rel=1e-3)
+    assert greedy(profile, fast, SearchSpace((32,), staleness=2)).layout == pair(1, 2, 32)
+
+
+def flat_profile(**changes) -> Profile:
+    """Build five equal blocks, in numbers that binary fractions hold exactly."""
+    same = (1.0,) * 6
+    fields = {
+        "feature_bytes": same,
+        "gradient_bytes": same,
+        "edge_seconds": same,
+        "cloud_seconds": same,
+        "max_staleness": 7,
+    }
+    fields |= {"encode": LinearSeconds(0.0, 0.0), "min_bits": None}
+    return pair_profile("flat", 1, tuple(ProfiledBlock(str(i), 0.0) for i in range(5)), **(fields | changes))
+
+
+def test_of_equals_it_takes_todays_cut_then_the_smallest():
+    at = Rates(8.0, 8.0)
+    space = SearchSpace((32,), allow_edge_only=False)
+    assert greedy(flat_profile(), at, space, from_cut=3).layout.tiles[0].stop == 3
+    assert greedy(flat_profile(), at, space).layout.tiles[0].stop == 1
+    assert greedy(flat_profile(edge_seconds=(None, None, 1.0, 1.0, 1.0, 1.0)), at, space).layout.tiles[0].stop == 2
+
+
+def test_of_equals_it_takes_most_bits_and_least_staleness():
+    space = SearchSpace((2, 8, 32), allow_edge_only=False)
+    plan = greedy(flat_profile(feature_bytes=(0.0,) * 6), Rates(8.0, 8.0), space, horizon_steps=64)
+    assert plan.layout.bits[0] == 32
+    assert plan.layout.staleness == 2  # T = 1, 0, 1, 1: three batches keep every module busy
+
+
+def test_the_data_stays_on_the_edge():
+    free_cloud = flat_profile(edge_seconds=(0.0, 9.0, 9.0, 9.0, 9.0, 9.0))
+    assert greedy(free_cloud, Rates(8.0, 8.0)).layout.tiles[0].stop >= 1
+
+
+def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
+    quick = flat_profile(edge_seconds=(None, 9.0, 9.0, 9.0, 9.0, 0.5))
+    assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).layout.tiles[0].stop < 5
+    plan = greedy(quick, Rates(8.0, 8.0))
+    assert plan.layout == pair(5, 0, 32, quick)
+    assert plan.phase_seconds == (0.5, 0.0, 0.0, 0.0)
+    assert plan == edge_only(quick, Rates(8.0, 8.0)) or plan.evaluated > 1
+    assert edge_only(quick, Rates(8.0, 8.0)).seconds_per_step == 0.5
+
+
+def test_the_calibration_bounds_the_bits():
+    profile = small_profile(min_bits=(None, 32, None, 8, None))
+    plan = greedy(profile, AT_8_MBIT, SearchSpace((2, 4, 8), allow_edge_only=False))
+    assert plan.layout.tiles[0].stop == 3
+    assert plan.layout.bits[0] == 8
+    with pytest.raises(PlanError, match="no deployment to choose at any cut with 2, 4 bits"):
+        greedy(profile, AT_8_MBIT, SearchSpace((2, 4), allow_edge_only=False))
+
+
+def test_the_calibration_does_not_bound_other_codecs():
+    profile = small_profile(min_bits=(None, 32, None, 8, None))
+    space = SearchSpace((2, 4), allow_edge_only=False, uncalibrated_bits=(2,))
+    assert greedy(profile, AT_8_MBIT, space).layout.bits[0] == 2
+    assert set(listed_pairs(profile, space, (0,)).bits.tolist()) == {2}
+
+
+def test_a_staleness_that_is_given_is_taken():
+    for staleness in (0, 2, 9):
+        assert greedy(small_profile(), AT_8_MBIT, SearchSpace(staleness=staleness)).layout.staleness == staleness
+
+
+def test_a_fixed_deployment_is_costed_as_it_is():
+    plan = fixed(small_profile(), AT_8_MBIT, pair(2, 0, 32), horizon_steps=10, from_cut=1)
+    assert plan.layout == pair(2, 0, 32)
+    assert plan.seconds_per_step == pytest.approx(2.0 + 2.0 + 0.3 + 2.0)
+    assert plan.migration_seconds == pytest.approx(2.0)
+    assert plan.evaluated == 1
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        (SearchSpace(cuts=(0,), allow_edge_only=False), "the cut is 0; with 4 blocks it must be from 1 to 3"),
+        (SearchSpace(cuts=(4,), allow_edge_only=False), "edge-only is not allowed"),
+        (SearchSpace(cuts=(0,)), "the cut is 0; with 4 blocks it must be from 1 to 4"),
+        (SearchSpace(cuts=(5,)), "must be from 1 to 4"),
+        (SearchSpace(cuts=(-1,)), "the cut is -1"),
+        (SearchSpace(staleness=-1), "the staleness is -1; it must be 0 or more"),
+        (SearchSpace(bits=()), "the bit widths are none"),
+        (SearchSpace(bits=(8, 33)), "the bit widths are 8, 33; each must be an integer of 1 to 32"),
+    ],
+)
+def test_a_space_out_of_range_is_refused(space, said):
+    with pytest.raises(PlanError, match=said):
+        greedy(small_profile(), AT_8_MBIT, space)
+
+
+@each_planner
+@pytest.mark.parametrize(("horizon", "from_cut"), [(0, None), (-1, None), (1, 0), (1, 5)])
+def test_a_start_out_of_range_is_refused(planner, horizon, from_cut):
+    with pytest.raises(PlanError, match="it must be 1 or more" if horizon < 1 else "it must be from 1 to 4"):
+        planner(small_profile(), AT_8_MBIT, None, horizon, from_cut)
+
+
+@each_planner
+@given(profiles(complete=True), rates, st.integers(1, 500), st.data())
+def test_every_planner_says_what_its_deployment_costs(planner, profile, link, horizon, data):
+    profile = replace(profile, min_bits=None)
+    from_cut = data.draw(st.none() | st.integers(1, len(profile)))
+    plan = planner(profile, link, None, horizon, from_cut)
+    only = SearchSpace(plan.layout.bits or (32,), plan.layout.staleness, (plan.layout.tiles[0].stop,))
+    costs = exact_costs(profile, link, only, horizon, from_cut)
+    assert plan.seconds_per_step * horizon + plan.migration_seconds == pytest.approx(
+        float(costs[plan.layout]), rel=1e-9
+    )
+
+
+LINK_AT_8_MBIT = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
+
+
+@pytest.mark.parametrize("name", [name for name in PLANNERS if name != GREEDY])
+def test_the_choice_of_another_planner_than_greedy_is_kept(name):
+    profile = small_profile()
+    (result,) = compare(Setting(profile, [LINK_AT_8_MBIT], SearchSpace(), 60.0), (name,))
+    assert result.run.start == PLANNERS[name](profile, AT_8_MBIT, SearchSpace()).layout
+    assert not result.run.switches
+
+
+def test_unmeasured_edge_only_is_refused():
+    with pytest.raises(PlanError, match="at cut 4"):
+        edge_only(small_profile(edge_seconds=(None, 1.0, 2.0, 3.0, None)), AT_8_MBIT)
+
+
+def test_command_lines_name_all_planners_and_all_compared_ones():
+    assert {*PLANNERS, FIXED} == set(PLANNER_NAMES)
+    setting = Setting(small_profile(), [LINK_AT_8_MBIT], SearchSpace(), 1.0)
+    compared = compare(setting, CONTESTANT_NAMES)
+    assert tuple(result.planner for result in compared) == CONTESTANT_NAMES
+    assert {result.planner for result in compare(setting)} == set(CONTESTANT_NAMES)
