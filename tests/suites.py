@@ -24,8 +24,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 INTEGRATION, UNIT = Path("tests/integration"), Path("tests/unit")
-LARGE = UNIT / "shared"
-"""It is many suites, a folder each, so that two processes have as much to do."""
+LARGE = (UNIT / "shared", UNIT / "edge_agent")
+"""They are many suites, a folder each, so that two processes have as much to do."""
 ALONE = tuple(
     INTEGRATION / f"{name}.py"
     for name in (
@@ -56,7 +56,7 @@ FIRST = (
         )
     ),
     Path("tests/chaos"),
-    UNIT / "edge_agent",
+    UNIT / "edge_agent/planning",
 )
 """Suites that take longest, which begin first, so that no core waits for them at the end."""
 MANY_EXAMPLES = "--hypothesis-profile=many"
@@ -133,8 +133,8 @@ def _run_here(suite: Path, told: Sequence[str], output: Path) -> None:
 def every_suite() -> list[Path]:
     """All suites of this folder but the deployment's, what takes longest first."""
     files = sorted(path.relative_to(ROOT) for path in (ROOT / INTEGRATION).rglob("test_*.py"))
-    folders = [path for path in _parts(UNIT) if path != LARGE]
-    rest = [*folders, *_parts(LARGE), Path("tests/fuzz"), *files]
+    folders = [path for path in _parts(UNIT) if path not in LARGE]
+    rest = [*folders, *(part for large in LARGE for part in _parts(large)), Path("tests/fuzz"), *files]
     return [*FIRST, *(suite for suite in rest if suite not in FIRST)]
 
 
