@@ -31,7 +31,7 @@ class FsspecFiles:
             self._system.pipe_file(self._at(name), bytes(data))
 
     def create(self, name: str) -> bool:
-        """See `Files`. Only where the driver creates exclusively does one call alone succeed (docs/recovery-inside.md)."""
+        """See `Files`. Only where the driver creates exclusively does one call alone succeed (docs/recovery.md)."""
         with _storage_failures(f"{self}/{name}", "written"):
             self._system.makedirs(self._path, exist_ok=True)
             try:

@@ -1,4 +1,4 @@
-"""Examples of the page on extending are carried out as they stand there, and keep the promises of the page.
+"""Examples of CONTRIBUTING.md are carried out as they stand there, and keep the promises of the page.
 
 The examples are written into a copy of the tree, where the checks of all of their kind run, and extended_tree.py.
 """
@@ -15,7 +15,7 @@ from tests.support.pages import blocks
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = {block.title: block.text for block in blocks("extending.md") if block.language == "python"}
+EXAMPLES = {block.title: block.text for block in blocks("../CONTRIBUTING.md") if block.language == "python"}
 SHOWN = {"signs.py", "asgd.py", "halves.py", "turned.py", "dropping.py"}
 
 
@@ -29,7 +29,7 @@ def tree(tmp_path_factory) -> Path:
         shutil.copy(ROOT / file, copy)
     for title, text in EXAMPLES.items():
         (copy / title).write_text(text)
-    for block in blocks("extending.md"):
+    for block in blocks("../CONTRIBUTING.md"):
         if block.language == "diff":
             apply(block.text, copy / block.title)
     return copy

@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 from tests.support.pages import blocks
 
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+ROOT_PAGES = ("../README.md", "../CONTRIBUTING.md")
 APPS = {"edge-agent": typer.main.get_command(agent_main.app), "cloud-trainer": typer.main.get_command(trainer_main.app)}
 COMMAND = re.compile(r"(?:^|[\s/`])(edge-agent|cloud-trainer) ([a-z][a-z-]*)((?: [^`\n#>]*)?)", re.MULTILINE)
 FILES = ("pem", "key", "toml", "proto", "py", "token", "safetensors", "md")
@@ -59,7 +60,7 @@ def test_a_page_fetches_nothing_from_elsewhere(site):
     assert [page.name for page in built if fetched.search(page.read_text(encoding="utf-8"))] == []
 
 
-@pytest.mark.parametrize("page", [page for page in (*PAGES, "../README.md") if page != "limits.md"])
+@pytest.mark.parametrize("page", [page for page in (*PAGES, *ROOT_PAGES) if page != "limits.md"])
 def test_every_command_and_flag_that_a_page_shows_is_there(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     for program, name, rest in COMMAND.findall(text.replace("\\\n", " ")):
@@ -75,7 +76,7 @@ def test_every_command_and_flag_that_a_page_shows_is_there(page):
         assert shown <= known, f"{page}: {program} {name}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, "../README.md"])
+@pytest.mark.parametrize("page", [*PAGES, *ROOT_PAGES])
 def test_every_key_that_a_page_names_exists(page):
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     named = set(re.findall(rf"`((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)\b", text))

@@ -11,7 +11,7 @@ from shared.errors import ExitCode
 from shared.version import PROTOCOL_VERSION
 from tests.conftest import ROOT
 
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 ROWS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 BENCHMARK = re.compile(r"python -m (benchmarks\.[\w.]+)([^`\n]*)")
 OPTION = re.compile(r"`(--[a-z][a-z-]*)")
