@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
-import grpc
 import structlog
 
 from cloud_trainer.config import GroupConfig
@@ -11,10 +10,10 @@ from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore, StoredGroup
 from cloud_trainer.groups.lives import Life, Position, check_number, common_checkpoints, next_number
 from cloud_trainer.groups.member_record import MemberRecord
-from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merging import GroupFigures, Merging
 from cloud_trainer.groups.newcomers import Newcomers
-from cloud_trainer.groups.seats import Seats
+from cloud_trainer.groups.refusals import NotNowError
+from cloud_trainer.groups.seats import Seat, Seats
 from cloud_trainer.groups.waits import Waits
 from cloud_trainer.groups.witnesses import GoingBack, Witnesses
 from cloud_trainer.sessions.threads import TrainerThreads
@@ -26,7 +25,6 @@ from shared.training.block_state import BlockTensors
 from shared.training.finite import are_finite
 from shared.training.held_blocks import HeldBlocks
 from shared.training.step_log import StepLog
-from shared.transport.rpc.status import StatusError
 
 _log = structlog.get_logger(__name__)
 BuildHeld = Callable[[Agreement, int], Awaitable[HeldBlocks]]
@@ -75,7 +73,7 @@ class GroupTraining:
         """Return the number of its life; 0 before the first."""
         return 0 if self.merging is None else self.merging.life.number
 
-    async def agree(self, seat: MemberSeat, theirs: Agreement) -> Agreement:
+    async def agree(self, seat: Seat, theirs: Agreement) -> Agreement:
         """Return the agreement of all, if the member of a seat would train the same, and the rank is nobody else's.
 
         Raises IsthmusError otherwise.
@@ -95,10 +93,10 @@ class GroupTraining:
         names = await self._store.names()
         return Position(self.life, self.step, tuple(names))
 
-    async def deciding(self, others: Collection[Position], seat: MemberSeat) -> Merging:
+    async def deciding(self, others: Collection[Position], seat: Seat) -> Merging:
         """Return the group in the life that goes on at all trainers; it is another one where any of them has lost its state.
 
-        Raises StatusError while others have not said so, if steps would be given up.
+        Raises NotNowError while others have not said so, if steps would be given up.
         """
         merging = self.merging
         if merging is not None and not any(other.has_lost(merging.life, merging.step) for other in others):
@@ -114,8 +112,8 @@ class GroupTraining:
         self._check_word(seat, GoingBack(0, 0), here, None, members)
         return await self._live(Life(number, None, seat.rank, steps, members), None, seat, seat)
 
-    async def following(self, life: Life, seat: MemberSeat) -> Merging:
-        """Return the group in a life that another trainer has begun. Raises StatusError where it cannot be in that."""
+    async def following(self, life: Life, seat: Seat) -> Merging:
+        """Return the group in a life that another trainer has begun. Raises NotNowError where it cannot be in that."""
         if self.merging is not None and self.life == life.number:
             return self.merging
         if life.number < self.life:
@@ -126,22 +124,20 @@ class GroupTraining:
         if life.origin is not None:
             if (stored := await self._store.load(life.origin)) is None:
                 raise self.elsewhere(f"checkpoint {life.origin} is not here")
-        elif (first := self._seats.newcomer(life.first_rank)) is None:
+        elif (first := self._seats.at(life.first_rank)) is None or first.began_seconds is not None:
             raise self.elsewhere(f"it begins with the weights of rank {life.first_rank}, which is not here")
         said = GoingBack(life.number, life.first_step)
         self._check_word(seat, said, here, life.origin, await self._members())
         return await self._live(life, stored, first, seat)
 
     def check_step(self, merging: Merging, step: int) -> None:
-        """Refuse a step at which a member cannot begin here any more. Raises StatusError."""
+        """Refuse a step at which a member cannot begin here any more. Raises NotNowError."""
         if not merging.life.first_step <= step <= merging.step or step < merging.step - merging.agreement.staleness - 1:
             raise self.elsewhere(f"it is at step {merging.step}, and no member can begin at step {step}")
 
-    def elsewhere(self, why: str) -> StatusError:
+    def elsewhere(self, why: str) -> NotNowError:
         """Build the refusal for a member that has to ask again where the group goes on."""
-        return StatusError(
-            grpc.StatusCode.UNAVAILABLE, f"group {self._config.name!r} is elsewhere at this trainer: {why}"
-        )
+        return NotNowError(f"group {self._config.name!r} is elsewhere at this trainer: {why}")
 
     def forget(self) -> None:
         """Forget the weights, and all that belongs to its life; checkpoints stay."""
@@ -177,9 +173,7 @@ class GroupTraining:
             await self.record.forget()
             self._has_ended = False
 
-    async def _live(
-        self, life: Life, stored: StoredGroup | None, first: MemberSeat | None, seat: MemberSeat
-    ) -> Merging:
+    async def _live(self, life: Life, stored: StoredGroup | None, first: Seat | None, seat: Seat) -> Merging:
         """Begin a life with a checkpoint, or else with the weights of the session of a seat, which are the first.
 
         The sessions of other members in the life before end, because these have to begin again.
@@ -194,7 +188,7 @@ class GroupTraining:
             whole = await self._first_weights(held, agreement, first, seat)
         await self._store.begin_life(life.number, life.origin)
         self._seats.end_others(seat)
-        self._seats.seated(seat)  # a session may end meanwhile
+        self._check_seated(seat)  # a session may end meanwhile
         self.record.begin_life(life, agreement.steps)
         step_log = None if self._step_logs is None else StepLog(self._step_logs, name, "group")
         if step_log is not None:
@@ -206,21 +200,20 @@ class GroupTraining:
         _log.info("a group begins", group=name, life=life.number, step=step, size=self._config.size, steps=steps)
         return self.merging
 
-    async def _first_weights(
-        self, held: HeldBlocks, agreement: Agreement, first: MemberSeat, seat: MemberSeat
-    ) -> GroupWeights:
+    async def _first_weights(self, held: HeldBlocks, agreement: Agreement, first: Seat, seat: Seat) -> GroupWeights:
         """Take the first weights from the session of a seat. seat: of the member that has called.
 
-        Raises ConfigError for weights that are not finite, and StatusError for a session that has trained.
+        Raises ConfigError for weights that are not finite, and SeatLostError for a session that has trained.
         """
-        session = self._seats.seated(first)
+        self._check_seated(first)
+        session = first.session
         blocks = session.blocks.held.chain.blocks
         weights = await self._threads.compute_lane(session.id).aside(
             lambda: {block: weights_of(blocks[block]) for block in agreement.blocks}
         )
         refusal: IsthmusError | None = None
         if first.has_trained:
-            refusal = self._seats.another(first)
+            refusal = self._seats.lost(first.rank)
         elif (name := await self._lane.aside(_first_not_finite, weights)) is not None:
             refusal = ConfigError(
                 f"group {self._config.name!r} cannot begin with the weights of rank {first.rank}: {name} holds numbers that "
@@ -239,19 +232,24 @@ class GroupTraining:
 
     def _check_word(
         self,
-        seat: MemberSeat,
+        seat: Seat,
         said: GoingBack,
         here: Position,
         origin: CheckpointName | None,
         members: Collection[int],
     ) -> None:
-        """Refuse to go back as the member of a seat says while others who go on do not say so. Raises StatusError."""
+        """Refuse to go back as the member of a seat says while others who go on do not say so. Raises NotNowError."""
         newest = max(here.checkpoints, default=None)
         gives_up = origin != newest if self.merging is None else self.step > said.step
         if gives_up and (lacking := self._witnesses.lacking(seat, said, self.record.unfinished(members))):
             raise self.elsewhere(
                 f"rank {seat.rank} says that it goes back to step {said.step}; ranks {lacking} have to say so, too"
             )
+
+    def _check_seated(self, seat: Seat) -> None:
+        """Refuse a seat whose rank another session has since. Raises SeatLostError."""
+        if not self._seats.holds(seat):
+            raise self._seats.lost(seat.rank)
 
     def _check_ranks(self, ranks: Collection[int]) -> None:
         """Refuse members that the group cannot have. Raises ProtocolError."""
@@ -262,10 +260,9 @@ class GroupTraining:
             )
 
     def _check_begun(self, rank: int, agreement: Agreement | None) -> None:
-        """Refuse a rank that can only join where there is nothing that it could join. Raises StatusError."""
+        """Refuse a rank that can only join where there is nothing that it could join. Raises NotNowError."""
         if agreement is None and rank >= self._config.size:
-            raise StatusError(
-                grpc.StatusCode.UNAVAILABLE,
+            raise NotNowError(
                 f"group {self._config.name!r} begins with ranks 0 to {self._config.size - 1}, and has not begun; rank {rank} "
                 "can join then",
             )

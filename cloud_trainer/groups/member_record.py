@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-import grpc
 import structlog
 
 from cloud_trainer.config import GroupConfig
@@ -10,8 +9,8 @@ from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore, Members
 from cloud_trainer.groups.lives import Life
 from cloud_trainer.groups.merging import Merging
+from cloud_trainer.groups.refusals import RankOwnedError
 from shared.errors import ConfigError, StorageError
-from shared.transport.rpc.status import StatusError
 
 _log = structlog.get_logger(__name__)
 
@@ -77,11 +76,10 @@ class MemberRecord:
         return self._owners.get(rank)
 
     def check_owner(self, rank: int, subject: str, merging: Merging | None) -> None:
-        """Refuse a rank that belongs to another subject. Raises StatusError. merging: None before the group has begun."""
+        """Refuse a rank that belongs to another subject. Raises RankOwnedError. merging: None before the group has begun."""
         owner = self.owner(rank) if merging is None or rank in merging.ranks else None
         if owner not in (None, subject):
-            raise StatusError(
-                grpc.StatusCode.ALREADY_EXISTS,
+            raise RankOwnedError(
                 f"rank {rank} of group {self._config.name!r} belongs to another subject, which has begun with it and may come "
                 f"back; the trainer's operator can free it (cloud-trainer free {self._config.name} {rank})",
             )

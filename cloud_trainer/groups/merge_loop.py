@@ -11,9 +11,8 @@ import structlog
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.group_store import GroupStore
 from cloud_trainer.groups.group_training import GroupTraining
-from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merging import Copy, Merging
-from cloud_trainer.groups.seats import Seats
+from cloud_trainer.groups.seats import Seat, Seats
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.execution.group import MOST_BEHIND, Merged
@@ -36,7 +35,7 @@ class MergeLoop:
         self._seats = seats
         self._training = training
         self._alone = alone
-        self._given: deque[tuple[MemberSeat, Parcel]] = deque()
+        self._given: deque[tuple[Seat, Parcel]] = deque()
         """Gradients in the order in which they came: of each member those of the steps that K lets it make, and no others."""
         self._news = asyncio.Event()
         """Set when there is a gradient to take, or when what the loop waits for has changed."""
@@ -51,31 +50,30 @@ class MergeLoop:
             # The log of a group names no session, not even that of the member whose call begins this.
             self._task = asyncio.create_task(self._run(), context=Context())
 
-    def give(self, seat: MemberSeat, one: Parcel) -> None:
+    def give(self, seat: Seat, one: Parcel) -> None:
         """Take the gradient of a slice that the session of a seat has. One beyond what K lets it make ends the session."""
-        merging, session = self._training.merging, self._seats.session_of(seat)
-        if merging is None or session is None:
+        if (merging := self._training.merging) is None:
             return  # its member has to begin again
         if one.step > merging.step + merging.agreement.staleness:
             refusal = (
                 f"rank {seat.rank} gives a gradient of step {one.step}; group {self._config.name!r} is at step {merging.step}, "
                 f"and with K = {merging.agreement.staleness} nobody is so far from it"
             )
-            session.worker.executor.fail(ProtocolError(refusal))
+            seat.session.worker.executor.fail(ProtocolError(refusal))
             return
         self._given.append((seat, one))
         self._news.set()
 
-    def drop(self, seat: MemberSeat) -> None:
-        """Forget the gradients of a seat whose session has ended."""
-        self._given = deque(given for given in self._given if given[0] is not seat)
+    def drop_unseated(self) -> None:
+        """Forget the gradients of sessions that have ended."""
+        self._given = deque(given for given in self._given if self._seats.holds(given[0]))
 
     def look_again(self) -> None:
         """Have the loop look at what it waits for, because that has changed."""
         self._news.set()
 
     async def reach(self, life: int, step: int) -> None:
-        """Wait until the group is at a step of a life. Raises StatusError where it is not in some seconds."""
+        """Wait until the group is at a step of a life. Raises NotNowError where it is not in some seconds."""
         training = self._training
         with suppress(TimeoutError):
             async with asyncio.timeout(_REACH_SECONDS):
@@ -91,8 +89,8 @@ class MergeLoop:
             if merging.is_done:
                 await self._store.written()  # a member that is done goes, and could not do these steps again
         for each in merged:
-            if (receiver := self._seats.begun(each.rank)) is not None:
-                receiver.worker.executor.take_merged(each.step, each.of, each.weights)
+            if (receiver := self._seats.at(each.rank)) is not None and receiver.began_seconds is not None:
+                receiver.session.worker.executor.take_merged(each.step, each.of, each.weights)
 
     async def stop(self) -> None:
         """Take no more gradients."""
@@ -120,7 +118,7 @@ class MergeLoop:
             self._moved.set()
             self._moved = asyncio.Event()
 
-    async def _go_on(self, merging: Merging, given: tuple[MemberSeat, Parcel] | None) -> None:
+    async def _go_on(self, merging: Merging, given: tuple[Seat, Parcel] | None) -> None:
         """Take a gradient, and go on without those that are waited for no longer."""
         waits, newcomers = self._training.waits, self._training.newcomers
         try:
@@ -139,9 +137,8 @@ class MergeLoop:
         left = (self._training.waits.seconds_left(now), self._training.newcomers.seconds_left(now))
         return min((seconds for seconds in left if seconds is not None), default=None)
 
-    async def _merge(self, merging: Merging, seat: MemberSeat, one: Parcel) -> None:
-        session = self._seats.session_of(seat)
-        if session is None or not seat.is_taken:
+    async def _merge(self, merging: Merging, seat: Seat, one: Parcel) -> None:
+        if not self._seats.holds(seat) or seat.began_seconds is None:
             return  # its member has come back in another session
         if self._config.leave_out_seconds is not None and one.step < merging.step - MOST_BEHIND:
             _log.warning(
@@ -152,7 +149,7 @@ class MergeLoop:
         try:
             await self.hand_out(merging, await merging.merge(seat.rank, one))
         except ProtocolError as refusal:
-            session.worker.executor.fail(refusal)
+            seat.session.worker.executor.fail(refusal)
 
     def _fail(self, failure: Exception) -> None:
         """Forget the weights, which may be updated in part: the members begin again, at the newest checkpoint."""

@@ -99,7 +99,7 @@ class StepWatch:
                 self._late.forget()
                 continue
             step, missing = await merging.awaited()
-            new = self._late.look(step, missing, self._seats.begun_seconds, time.monotonic())
+            new = self._late.look(step, missing, self._seats.began_seconds, time.monotonic())
             for rank in new:
                 told = {"group": self._config.name, "rank": rank, "step": step}
                 is_linked = rank in self._seats.attached
@@ -117,7 +117,8 @@ class StepWatch:
                 told = {"group": self._config.name, "rank": rank, "step": step}
                 _log.warning("a group goes on without a member", **told, subject=self._named(rank))
                 await self._loop.hand_out(merging, await merging.pass_over(rank))
-                self._seats.end_session_of(rank)
+                if (seat := self._seats.at(rank)) is not None:
+                    self._seats.end(seat)
 
     def _named(self, rank: int) -> str:
         return self._training.record.owner(rank) or ""

@@ -2,36 +2,40 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextvars import Context
 from pathlib import Path
+from typing import NamedTuple
 
-import grpc
 import structlog
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore
 from cloud_trainer.groups.group_training import BuildHeld, GroupTraining
-from cloud_trainer.groups.lives import Life, read_positions
-from cloud_trainer.groups.member_seat import MemberSeat
+from cloud_trainer.groups.lives import Life, Position
 from cloud_trainer.groups.merge_loop import MergeLoop
 from cloud_trainer.groups.merging import GroupFigures, Merging
-from cloud_trainer.groups.owners import decides, of_all_others
-from cloud_trainer.groups.seats import EndSession, Seats
+from cloud_trainer.groups.refusals import NotNowError, TooEarlyError
+from cloud_trainer.groups.seats import EndSession, Seat, Seats
 from cloud_trainer.groups.step_watch import StepWatch
-from cloud_trainer.sessions.seat import Begun
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
-from shared.errors import ConfigError, IsthmusError, ProtocolError, StorageError
+from shared.errors import IsthmusError, ProtocolError, StorageError
 from shared.execution.step_in_flight import Parcel
-from shared.placement import Cargo
-from shared.registry import codec_spec
-from shared.training.held_state import changing_blocks
-from shared.transport.auth.callers import caller
-from shared.transport.rpc.status import StatusError
-from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
+
+
+class Begun(NamedTuple):
+    """The point at which a member begins."""
+
+    life: Life
+    step: int
+    joins: bool = False
+    """True if it has not begun, and has to join first: the group can wait for it from this step on."""
+    awaited: Sequence[int] = ()
+    """Ranks of others for which the group waits now, and which are away."""
 
 
 class TrainedGroup:
@@ -48,12 +52,12 @@ class TrainedGroup:
     ) -> None:
         """step_logs: the folder for a log of every update; None for no log."""
         self.config = config
-        self._seats = Seats(config.name, end_session)
-        self._training = GroupTraining(config, store, self._seats, threads, build, step_logs)
+        self.seats = Seats(config.name, end_session)
+        self._training = GroupTraining(config, store, self.seats, threads, build, step_logs)
         self._record = self._training.record
         self._alone = asyncio.Lock()
-        self._loop = MergeLoop(config, store, self._seats, self._training, self._alone)
-        self._watch = StepWatch(config, self._seats, self._training, self._loop, self._alone)
+        self._loop = MergeLoop(config, store, self.seats, self._training, self._alone)
+        self._watch = StepWatch(config, self.seats, self._training, self._loop, self._alone)
         self._forgetting: asyncio.Task[None] | None = None
         """The task that removes the checkpoints of the training that has ended last."""
 
@@ -92,123 +96,98 @@ class TrainedGroup:
         return self._watch.late
 
     @property
-    def sessions(self) -> dict[int, Session]:
-        """Return the sessions of its members by rank."""
-        return self._seats.sessions
-
-    @property
-    def attached(self) -> list[int]:
-        """List the ranks whose members are linked now."""
-        return self._seats.attached
-
-    @property
     def figures(self) -> GroupFigures:
         """Return its counts by rank."""
         return self._training.figures
 
-    def admits(self, subject: str) -> bool:
-        """Tell whether a subject may be a member."""
-        return not self.config.subjects or subject in self.config.subjects
+    async def occupy(self, seat: Seat, theirs: Agreement) -> int:
+        """Give a seat its rank, and return the steps that the group does. theirs: what its member would train.
 
-    def seat_for(self, wanted: pb.GroupSeat) -> MemberSeat:
-        """Return a seat for a session that is about to be built. Raises ConfigError or StatusError where there is none."""
-        name, size = self.config.name, self.config.size
-        if wanted.size not in (0, size):
-            raise ConfigError(f"group {name!r} has {size} members, and this one expects {wanted.size}")
-        if wanted.rank not in self.config.ranks:
-            raise ConfigError(
-                f"rank {wanted.rank} is none of group {name!r}; the ranks are 0 to {self.config.ranks[-1]}"
-            )
-        self._seats.check_free(wanted.rank)
-        return MemberSeat(self, wanted.rank, caller().subject)
-
-    async def occupy(self, seat: MemberSeat, session: Session) -> int:
-        """Give a seat to the session that was built for it, and return the steps that the group does.
-
-        A session that had the rank and has lost its member ends. Raises ConfigError, StatusError or StorageError, and changes
+        A session that had the rank and has lost its member ends. Raises ConfigError, GroupRefusal or StorageError, and changes
         nothing, for a member that would train something else.
         """
         async with self._alone:
-            self._seats.check_free(seat.rank)
-            changing, placement = changing_blocks(session.judge.chain), session.worker.placement
-            theirs = Agreement.of(session.request, session.judge.recipe, placement, changing)
+            self.seats.check_free(seat.rank)
             agreement = await self._training.agree(seat, theirs)
             self._loop.begin()
             self._watch.begin()
-            self._seats.put(seat, session)
+            self.seats.occupy(seat)
             return agreement.steps
 
-    async def position(self) -> pb.GroupPosition:
+    async def position(self) -> Position:
         """Tell where the group is here. Raises StorageError."""
-        return (await self._training.position()).message
+        return await self._training.position()
 
-    async def begin(self, seat: MemberSeat, wanted: pb.GroupBeginning, step: int) -> Begun:
-        """Have the session of a seat begin. Repeating it has the member begin again. Raises IsthmusError.
+    async def begin(self, session: Session, wanted: Life | None, others: Sequence[Position], step: int) -> Begun:
+        """Have the session of a member begin. Repeating it has the member begin again. Raises IsthmusError.
 
-        Where this trainer decides, it says at which step; elsewhere `step` is that one.
+        Where this trainer decides, it says at which step, by the positions at the other trainers. Elsewhere the member brings
+        the life and the step that were decided.
         """
         async with self._alone:
-            session, training = self._seats.seated(seat), self._training
-            if wanted.HasField("life") == decides(session):
+            seat, training = self.seats.seat_of(session), self._training
+            if (wanted is not None) == seat.decides:
                 raise ProtocolError(
                     "a member first asks the trainer of the first block that training changes, and tells the others its answer"
                 )
-            merging, step = await self._found(seat, session, wanted, step)
+            merging, step = await self._found(seat, wanted, others, step)
             if (first_step := await training.newcomers.promise(merging, seat.rank, step, seat.subject)) is not None:
-                seat.is_taken, seat.may_join = False, True
+                seat.began_seconds, seat.may_join = None, True
                 self._loop.look_again()
-                return Begun(merging.life.message, first_step, joins=True)
+                return Begun(merging.life, first_step, joins=True)
             training.check_step(merging, step)
-            seat.is_taken = seat.may_join = False
+            seat.began_seconds, seat.may_join = None, False
             beginning = await merging.take_seat(seat.rank, step)
             seat.has_trained = True
             await session.worker.begin_in_group(*beginning)
-            if self._seats.session_of(seat) is None:
+            if not self.seats.holds(seat):
                 await session.worker.stop()
-                self._seats.seated(seat)
-            seat.is_taken, seat.begun_seconds = True, time.monotonic()
+                raise self.seats.lost(seat.rank)
+            seat.began_seconds = time.monotonic()
             await self._record.begin(seat.rank, seat.subject, merging)
             if merging.is_done:
                 _log.warning("a member comes after the last step", group=self.config.name, rank=seat.rank)
             else:
                 _log.info("a member begins", group=self.config.name, rank=seat.rank, step=beginning.step)
-                if beginning.step > merging.ranks[seat.rank] and _is_lossy_from(session):
+                if beginning.step > merging.ranks[seat.rank] and seat.is_lossy:
                     self.figures.residuals_lost[seat.rank] += 1
                     told = {"group": self.config.name, "rank": seat.rank, "step": beginning.step}
                     _log.info("what its codec had left of its gradients is lost", **told)
             _, awaited = await merging.awaited()
-            away = set(awaited).difference(self.attached, [seat.rank])
-            return Begun(merging.life.message, beginning.step, awaited=sorted(away))
+            away = set(awaited).difference(self.seats.attached, [seat.rank])
+            return Begun(merging.life, beginning.step, awaited=sorted(away))
 
     async def _found(
-        self, seat: MemberSeat, session: Session, wanted: pb.GroupBeginning, step: int
+        self, seat: Seat, wanted: Life | None, others: Sequence[Position], step: int
     ) -> tuple[Merging, int]:
         """Return the group in the life in which a member is to begin, and the step of all trainers. Raises IsthmusError.
 
         A member that has begun stays in the group where it cannot begin as it says.
         """
         training, before = self._training, self._training.merging
-        has_begun, seat.is_taken = seat.is_taken, False
+        began_seconds, seat.began_seconds = seat.began_seconds, None
         try:
-            if wanted.HasField("life"):
-                return await training.following(Life.read(wanted.life, len(self.config.ranks)), seat), step
-            others = of_all_others(session, read_positions(wanted.others))
+            if wanted is not None:
+                return await training.following(wanted, seat), step
+            if len(others) != seat.other_trainers:
+                raise ProtocolError(
+                    f"a member tells the positions of {len(others)} other trainers; the group has {seat.other_trainers}"
+                )
             merging = await training.deciding(others, seat)
         finally:
-            seat.is_taken = has_begun and training.merging is before
+            seat.began_seconds = began_seconds if training.merging is before else None
         return merging, min([merging.step, *(other.step_in(merging.life) for other in others)])
 
-    async def leave(self, seat: MemberSeat, last_step: int) -> None:
-        """Have the member of a seat take part in no step after its last one, wherever the group goes back to.
+    async def leave(self, session: Session, last_step: int) -> None:
+        """Have the member of a session take part in no step after its last one, wherever the group goes back to.
 
-        It stays until the end where that is the last of all. Raises StatusError for a session that has not begun and where that
-        cannot be written, and ProtocolError for a step that cannot be its last.
+        It stays until the end where that is the last of all. Raises GroupRefusal for a session that has not begun and where
+        that cannot be written, and ProtocolError for a step that cannot be its last.
         """
         async with self._alone:
-            self._seats.seated(seat)
-            if (merging := self._training.merging) is None or not seat.is_taken:
-                raise StatusError(
-                    grpc.StatusCode.FAILED_PRECONDITION,
+            seat = self.seats.seat_of(session)
+            if (merging := self._training.merging) is None or seat.began_seconds is None:
+                raise TooEarlyError(
                     f"rank {seat.rank} has not begun in group {self.config.name!r}, so that it has no last step there",
                 )
             if last_step + 1 >= merging.agreement.steps:
@@ -217,25 +196,23 @@ class TrainedGroup:
             try:
                 await self._record.keep(merging)
             except StorageError as failure:  # until it is written, the member has its last step still before it
-                raise StatusError(
-                    grpc.StatusCode.UNAVAILABLE,
+                raise NotNowError(
                     f"group {self.config.name!r} cannot note that rank {seat.rank} leaves: {failure}",
                 ) from failure
             _log.info("a member leaves", group=self.config.name, rank=seat.rank, last_step=last_step)
             if not merging.staying:
                 _log.warning("nobody goes on with a group", group=self.config.name, step=last_step + 1)
 
-    async def join(self, seat: MemberSeat, life: int, first_step: int) -> None:
-        """Have the member of a seat take part from a step of a life on, at which it begins. Raises as `Newcomers.join` does.
+    async def join(self, session: Session, life: int, first_step: int) -> None:
+        """Have the member of a session take part from a step of a life on, at which it begins. Raises as `Newcomers.join` does.
 
-        Raises StatusError for one that was not told to join.
+        Raises TooEarlyError for one that was not told to join.
         """
         async with self._alone:
-            self._seats.seated(seat)
+            seat = self.seats.seat_of(session)
             training = self._training
             if not seat.may_join:
-                raise StatusError(
-                    grpc.StatusCode.FAILED_PRECONDITION,
+                raise TooEarlyError(
                     f"rank {seat.rank} of group {self.config.name!r} was not told to join; RestoreWorker says whether it is",
                 )
             if (merging := training.merging) is None or self.life != life:
@@ -256,19 +233,21 @@ class TrainedGroup:
         return self._record.owner(rank)
 
     async def reach(self, life: int, step: int) -> None:
-        """Wait until the group is at a step of a life. Raises StatusError where it is not in some seconds."""
+        """Wait until the group is at a step of a life. Raises NotNowError where it is not in some seconds."""
         await self._loop.reach(life, step)
 
-    def give(self, seat: MemberSeat, one: Parcel) -> None:
-        """Take the gradient of a slice that the session of a seat has."""
-        self._loop.give(seat, one)
+    def take_gradient(self, rank: int, session_id: str, one: Parcel) -> None:
+        """Take the gradient of a slice that the session of a member has; nothing comes of it if the rank is another one's."""
+        if (seat := self.seats.at(rank)) is not None and seat.session.id == session_id:
+            self._loop.give(seat, one)
 
-    async def vacate(self, seat: MemberSeat) -> None:
-        """Note that the session of a seat has ended. The group waits for its member, unless all is done."""
-        self._loop.drop(seat)
-        if (session := self._seats.session_of(seat)) is None:
+    async def vacate(self, session: Session) -> None:
+        """Note that a session has ended. The group waits for its member, unless all is done."""
+        if (seat := self.seats.find(session)) is not None:
+            self.seats.vacate(seat)
+        self._loop.drop_unseated()
+        if seat is None:
             return
-        self._seats.remove(seat)
         training = self._training
         if training.newcomers.lose(seat.rank):
             self._loop.look_again()
@@ -276,14 +255,14 @@ class TrainedGroup:
             if session.forgotten:
                 await self._finish(seat.rank)
             await training.leave_first_weights(seat.rank)
-            if training.merging is None and not self.sessions:
+            if training.merging is None and not self.seats.sessions:
                 training.agreement = None
 
     async def close(self) -> None:
         """Take no more gradients, and write a last checkpoint, if the group is between two steps."""
         await self._watch.stop()
         await self._loop.stop()
-        await self._seats.close()
+        await self.seats.close()
         if self._forgetting is not None:
             await asyncio.wait({self._forgetting})
         async with self._alone:
@@ -291,7 +270,7 @@ class TrainedGroup:
 
     async def _finish(self, rank: int) -> None:
         """Note that a member has all that the group has made, on disk before it is told so."""
-        if (merging := self._training.merging) is None or not merging.is_done or rank in self.sessions:
+        if (merging := self._training.merging) is None or not merging.is_done or self.seats.at(rank) is not None:
             return
         if await self._record.finish(rank, merging):
             self._training.end()
@@ -303,9 +282,3 @@ class TrainedGroup:
                 await self._training.forget_ended()
             except IsthmusError as failure:
                 _log.warning("checkpoints of a group not removed", group=self.config.name, reason=str(failure))
-
-
-def _is_lossy_from(session: Session) -> bool:
-    """Tell whether a member's codec takes anything from the gradients that it sends here."""
-    codecs = session.worker.placement.codecs
-    return any(route.cargo is Cargo.WEIGHT_GRADIENT and codec_spec(name).lossy for route, name in codecs.items())

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from cloud_trainer.groups.member_seat import MemberSeat
-from cloud_trainer.groups.seats import Seats
+from cloud_trainer.groups.seats import Seat, Seats
 
 _log = structlog.get_logger(__name__)
 
@@ -34,11 +33,11 @@ class Witnesses:
         self._group = group
         self._seats = seats
         self._leave_out_seconds = leave_out_seconds
-        self._said: dict[int, tuple[MemberSeat, GoingBack]] = {}
+        self._said: dict[int, tuple[Seat, GoingBack]] = {}
         self._since: dict[GoingBack, float] = {}
         """Time of the first word, by what was said."""
 
-    def lacking(self, seat: MemberSeat, said: GoingBack, members: Collection[int]) -> list[int]:
+    def lacking(self, seat: Seat, said: GoingBack, members: Collection[int]) -> list[int]:
         """Note what the member of a seat says; list the members whose word for the same is not there yet."""
         now, is_new = time.monotonic(), said not in self._since
         self._said[seat.rank] = seat, said
@@ -57,4 +56,4 @@ class Witnesses:
 
     def _says(self, rank: int, said: GoingBack) -> bool:
         seat, theirs = self._said.get(rank, (None, None))
-        return seat is not None and theirs == said and self._seats.session_of(seat) is not None
+        return seat is not None and theirs == said and self._seats.holds(seat)

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merge_loop import MergeLoop
-from cloud_trainer.groups.seats import Seats
+from cloud_trainer.groups.seats import Seat, Seats
 from cloud_trainer.groups.waits import Waits
 from shared.errors import ProtocolError
 from shared.placement import Cargo, Crossing, Rows
@@ -48,12 +47,11 @@ class Group:
     async def _nothing(self, *_given):
         return []
 
-    def seat(self, rank: int) -> MemberSeat:
+    def seat(self, rank: int) -> Seat:
         """Return the seat of a session that has begun."""
-        seat = MemberSeat(None, rank, "member")
         session = SimpleNamespace(worker=SimpleNamespace(executor=SimpleNamespace(fail=self.failures.append)))
-        self.seats.put(seat, session)
-        seat.is_taken = True
+        seat = Seat(rank, "member", session, decides=True, other_trainers=0, is_lossy=False, began_seconds=0.0)
+        self.seats.occupy(seat)
         return seat
 
     async def take_all(self) -> None:
@@ -88,14 +86,14 @@ def test_gradients_are_taken_in_their_order_and_those_of_sessions_that_have_ende
     async def main() -> None:
         group, dice = Group(), random.Random(seed)
         seats = [group.seat(rank) for rank in range(2)]
-        expected: list[tuple[MemberSeat, tuple[int, int, int]]] = []
+        expected: list[tuple[Seat, tuple[int, int, int]]] = []
         async with group.held_up:
             for _ in range(40):
                 rank, step, number = dice.randrange(2), STEP + dice.randrange(STALENESS + 1), dice.randrange(SLICES)
                 if dice.random() < 0.1:
-                    group.loop.drop(seats[rank])
                     expected = [each for each in expected if each[0] is not seats[rank]]
                     seats[rank] = group.seat(rank)
+                    group.loop.drop_unseated()
                 elif dice.random() < 0.1:
                     group.loop.look_again()
                 else:
