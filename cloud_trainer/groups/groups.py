@@ -16,7 +16,7 @@ from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore
 from cloud_trainer.groups.lives import Life, read_positions
-from cloud_trainer.groups.refusals import GroupRefusal, NotNowError, RankOwnedError, SeatLostError, TooEarlyError
+from cloud_trainer.groups.refusals import NotNowError, RankOwnedError, SeatLostError
 from cloud_trainer.groups.seats import EndSession, Seat
 from cloud_trainer.groups.trained_group import TrainedGroup
 from cloud_trainer.sessions.building import open_model
@@ -36,13 +36,6 @@ from shared.training.optimizers import update_memory
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-
-_CODES: dict[type[GroupRefusal], grpc.StatusCode] = {
-    NotNowError: grpc.StatusCode.UNAVAILABLE,
-    TooEarlyError: grpc.StatusCode.FAILED_PRECONDITION,
-    SeatLostError: grpc.StatusCode.NOT_FOUND,
-    RankOwnedError: grpc.StatusCode.ALREADY_EXISTS,
-}
 
 
 class Groups:
@@ -68,7 +61,7 @@ class Groups:
         self._groups = {
             config.name: TrainedGroup(
                 config,
-                GroupStore(config.name, None if files is None else files.folder(config.name), disk),
+                GroupStore(config, None if files is None else files.folder(config.name), disk),
                 threads,
                 self._build,
                 end_session,
@@ -210,5 +203,9 @@ def _statuses() -> Iterator[None]:
     """Turn the refusals of a group into statuses."""
     try:
         yield
-    except GroupRefusal as refusal:
-        raise StatusError(_CODES[type(refusal)], str(refusal), refusal.retry_after_seconds) from refusal
+    except NotNowError as refusal:
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, str(refusal), refusal.retry_after_seconds) from refusal
+    except SeatLostError as refusal:
+        raise StatusError(grpc.StatusCode.NOT_FOUND, str(refusal)) from refusal
+    except RankOwnedError as refusal:
+        raise StatusError(grpc.StatusCode.ALREADY_EXISTS, str(refusal)) from refusal

@@ -1,27 +1,27 @@
-"""The refusals of a group: what it says no to, without knowing by which status of an RPC its service tells that."""
+"""The refusals of a group that end a call by a status of their own. Which one that is, the groups' service knows."""
 
 from shared.errors import RefusedError
 
 
-class GroupRefusal(RefusedError):
-    """A call of a member that its group refuses. `retry_after_seconds`: when it may be granted; None where that is unknown."""
+class NotNowError(RefusedError):
+    """A call that may be granted to who asks again, there or where the group is by then.
+
+    retry_after_seconds: time until then; None where it is not known.
+    """
 
     def __init__(self, sentence: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(sentence)
         self.retry_after_seconds = retry_after_seconds
 
 
-class NotNowError(GroupRefusal):
-    """A call that may be granted to who asks again, there or at the place where the group is by then."""
-
-
-class TooEarlyError(GroupRefusal):
-    """A call of a member that has not done what comes before it."""
-
-
-class SeatLostError(GroupRefusal):
+class SeatLostError(RefusedError):
     """A call of a session whose rank is another session's by now."""
 
 
-class RankOwnedError(GroupRefusal):
+class RankOwnedError(RefusedError):
     """A rank that belongs to another subject."""
+
+
+def elsewhere(group: str, why: str) -> NotNowError:
+    """Build the refusal for a member that has to ask again where its group goes on."""
+    return NotNowError(f"group {group!r} is elsewhere at this trainer: {why}")

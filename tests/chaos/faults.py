@@ -143,7 +143,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ),
     ("group", Fault.KILL_IN_CHECKPOINT): (
         "cloud_trainer.groups.group_store:GroupStore.load",
-        "cloud_trainer.groups.group_store:GroupStore.keep_members",
+        "cloud_trainer.groups.group_store:GroupStore.write_members",
         "cloud_trainer.groups.group_store:GroupStore.begin_life",
         _FSYNC,
         _RENAME,
