@@ -127,14 +127,14 @@ class Groups:
             ),
         )
         with _statuses():
-            return await self._groups[session.request.group.name].occupy(seat, theirs)
+            return await self._group_of(session).occupy(seat, theirs)
 
     async def begin(self, session: Session, beginning: pb.Beginning) -> pb.RestoreWorkerResponse:
         """Have a member begin with the weights and at the step that its group says, while no link is up; answer with these.
 
         Raises IsthmusError if it may not begin.
         """
-        group, wanted = self._group_of(session, "begin in"), beginning.group
+        group, wanted = self._group_of(session), beginning.group
         life = Life.read(wanted.life, len(group.config.ranks)) if wanted.HasField("life") else None
         with _statuses():
             begun = await group.begin(session, life, read_positions(wanted.others), beginning.step)
@@ -144,41 +144,38 @@ class Groups:
 
     async def leave(self, session: Session, last_step: int) -> None:
         """Have a member take part in no step after its last one. Raises IsthmusError if that cannot be."""
+        _check_member(session, "leave")
         with _statuses():
-            await self._group_of(session, "leave").leave(session, last_step)
+            await self._group_of(session).leave(session, last_step)
 
     async def join(self, session: Session, life: int, first_step: int) -> None:
         """Have a member take part in all steps of a life from this one on. Raises IsthmusError if that cannot be."""
+        _check_member(session, "join")
         with _statuses():
-            await self._group_of(session, "join").join(session, life, first_step)
+            await self._group_of(session).join(session, life, first_step)
 
     async def reach(self, session: Session, life: int, step: int) -> None:
         """Wait until a member's group is at a step of a life. Raises StatusError where it is not in some seconds."""
         with _statuses():
-            await self._group_of(session, "reach").reach(life, step)
+            await self._group_of(session).reach(life, step)
 
     async def position(self, session: Session) -> pb.GroupPosition | None:
         """Tell where a session's group is here; None if it trains by itself. Raises StorageError."""
         if not session.is_member:
             return None
-        return (await self._groups[session.request.group.name].position()).message
+        return (await self._group_of(session).position()).message
 
     async def vacate(self, session: Session) -> None:
         """Note that a session has ended. Its group, if it has one, waits for its member, unless all is done."""
         if session.is_member:
-            await self._groups[session.request.group.name].vacate(session)
+            await self._group_of(session).vacate(session)
 
     async def close(self) -> None:
         """End all groups."""
         await asyncio.gather(*(group.close() for group in self.all))
 
-    def _group_of(self, session: Session, what: str) -> TrainedGroup:
-        """Return the group of a session that would do something in it. Raises StatusError if it trains by itself."""
-        if not session.is_member:
-            raise StatusError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"session {session.id} is in no group that it could {what}"
-            )
-        return self._groups[session.request.group.name]
+    def _group_of(self, member: Session) -> TrainedGroup:
+        return self._groups[member.request.group.name]
 
     async def _build(self, agreement: Agreement, members: int) -> HeldBlocks:
         return await self._threads.build(self._built, agreement, members)
@@ -196,6 +193,12 @@ class Groups:
         copies = 2 * (state_copy_bytes(chain.module, updates) + of_members)
         self._limits.check_memory(state_bytes(chain.module, updates) + of_members + copies + in_flight * gradients)
         return HeldBlocks(chain, recipe, self._device, agreement.blocks)
+
+
+def _check_member(session: Session, what: str) -> None:
+    """Refuse to do something in a group for a session that trains by itself. Raises StatusError."""
+    if not session.is_member:
+        raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"session {session.id} is in no group that it could {what}")
 
 
 @contextmanager
