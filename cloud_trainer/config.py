@@ -213,6 +213,10 @@ class GroupConfig(Section):
         """All ranks that there can be."""
         return range(self.size if self.most is None else self.most)
 
+    def admits(self, subject: str) -> bool:
+        """Tell whether a subject may be a member."""
+        return not self.subjects or subject in self.subjects
+
     @model_validator(mode="after")
     def _has_room(self) -> Self:
         if self.most is not None and self.most < self.size:

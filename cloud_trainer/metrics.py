@@ -160,7 +160,7 @@ class _GroupSeries(Collector):
         for group in self._groups:
             step.add_metric([group.config.name], group.step)
             members.add_metric([group.config.name], len(group.members))
-            attached, late = group.attached, group.late
+            attached, late = group.seats.attached, group.late
             for rank in group.config.ranks:
                 of_rank = [group.config.name, str(rank)]
                 linked.add_metric(of_rank, rank in attached)

@@ -106,7 +106,7 @@ class TrainerControl:
                 grpc.StatusCode.NOT_FOUND, f"this trainer has no rank {request.rank} of a group {request.group[:63]!r}"
             )
         had_owner = await group.free(request.rank)
-        if (session := group.sessions.get(request.rank)) is not None:
+        if (session := group.seats.sessions.get(request.rank)) is not None:
             await self._end_session(session.id, False)
         _log.info("a rank was freed by an operator", group=group.config.name, rank=request.rank)
         return pb.FreeRankResponse(had_owner=had_owner)
@@ -167,11 +167,11 @@ class TrainerControl:
     def _groups_seen(self) -> list[pb.GroupStatus]:
         """List the groups that the caller may see."""
         who = caller()
-        seen = [group for group in self._groups if Scope.OPERATE in who.scopes or group.admits(who.subject)]
+        seen = [group for group in self._groups if Scope.OPERATE in who.scopes or group.config.admits(who.subject)]
         return [self._group_status(group) for group in seen]
 
     def _group_status(self, group: TrainedGroup) -> pb.GroupStatus:
-        missing, sessions, figures = group.missing, group.sessions, group.figures
+        missing, sessions, figures = group.missing, group.seats.sessions, group.figures
         taking_part, late = group.members, group.late
         members = []
         for rank in group.config.ranks:

@@ -1,16 +1,20 @@
-"""The checkpoints of one group at one trainer: weights and optimizer of its blocks between two steps, and what it trains."""
+"""What one trainer keeps of a group: checkpoints of its blocks between two steps, what it trains, and who its members are."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 import structlog
 from torch import Tensor
 
+from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
+from cloud_trainer.groups.lives import Life
+from cloud_trainer.groups.merging import Merging
+from cloud_trainer.groups.refusals import RankOwnedError
 from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, Files, seal, unseal
 from shared.concurrency.threads import WorkerThread
-from shared.errors import StorageError
+from shared.errors import ConfigError, StorageError
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import states_in
 from shared.training.state_file import serialize
@@ -70,17 +74,28 @@ class StoredGroup(NamedTuple):
 
 
 class GroupStore:
-    """The folder of one group. Used on the event loop; a thread of its own reads and writes."""
+    """The folder of one group, and its members as they are to be kept there. Used on the event loop, one call at a time.
 
-    def __init__(self, group: str, files: Files | None, disk: WorkerThread) -> None:
+    A thread of its own reads and writes.
+    """
+
+    def __init__(self, config: GroupConfig, files: Files | None, disk: WorkerThread) -> None:
         """files: the folder; None stores nothing."""
-        self._group = group
+        self._config = config
         self._files = files
         self._store = None if files is None else CheckpointStore(files, _KEPT)
         self._disk = disk
         self._saving: asyncio.Task[None] | None = None
         self._life: tuple[int, CheckpointName | None] = (0, None)
         """The number of the present life, and the checkpoint with which it has begun."""
+        self._kept: Members | None = None
+        """Members as this process has written them last."""
+        self._finished: set[int] = set()
+        """Ranks that have all that the group has made."""
+        self._owners: dict[int, str] = {}
+        """Subjects to whom ranks belong, by rank: of those that have begun and not left."""
+        self._has_ended = False
+        """True while the checkpoints of a training that has ended are not removed."""
 
     async def begin_saving(
         self, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor], staying: Mapping[int, int]
@@ -111,18 +126,23 @@ class GroupStore:
                 return found
         return None
 
-    async def begin_life(self, number: int, origin: CheckpointName | None) -> None:
-        """Begin a life with a checkpoint, or with none. What is newer than that goes once the life has one of its own."""
-        await self.written()
-        self._life = number, origin
+    def begin_life(self, life: Life, steps: int) -> None:
+        """Note that the group begins a life of so many steps, once all before it is `written`.
 
-    async def keep_members(self, members: Members) -> None:
+        What is newer than its origin goes once it has a checkpoint of its own. Where a step of all is still to be done,
+        everybody lacks the result.
+        """
+        self._life = life.number, life.origin
+        if life.first_step < steps:
+            self._finished.clear()
+
+    async def write_members(self, members: Members) -> None:
         """Keep the members whatever checkpoint the group goes back to. Raises StorageError."""
         if self._files is not None:
             await self._disk.run(self._files.write, _MEMBERS, seal(members.document))
 
     async def members(self, newest: StoredGroup | None) -> Members | None:
-        """Return what was kept by `keep_members`; None where nothing is. Raises StorageError.
+        """Return what was kept by `write_members`; None where nothing is. Raises StorageError.
 
         newest: the checkpoint that tells who the members were where that is damaged or missing.
         """
@@ -134,10 +154,111 @@ class GroupStore:
         recovered = None if newest is None else newest.members
         _log.warning(
             "members of a group are damaged or missing; those of its newest checkpoint count",
-            group=self._group,
+            group=self._config.name,
             members=None if recovered is None else list(recovered.staying),
         )
         return recovered
+
+    async def stored_agreement(self) -> Agreement | None:
+        """Return the agreement of the training whose checkpoints are here; of one whose results all have, forget everything.
+
+        None where there is none. Raises StorageError.
+        """
+        await self.forget_ended()
+        stored = await self.newest()
+        kept = await self.members(stored)
+        if kept is not None and kept.have_finished:
+            await self.forget()  # a process before this one was killed meanwhile
+            return None
+        if kept is not None:
+            self._owners = {rank: subject for rank, subject in kept.owners.items() if rank in kept.staying}
+        if stored is None:
+            return None
+        self._finished = set() if kept is None else set(kept.finished)
+        return stored.agreement
+
+    async def to_go_on(self) -> dict[int, int]:
+        """Return the members with whom the stored training goes on, with their first steps. Raises IsthmusError."""
+        kept = await self.members(await self.newest())
+        ranks = self._config.ranks
+        if kept is not None and any(rank not in ranks for rank in kept.staying):
+            raise ConfigError(
+                f"group {self._config.name!r} is trained by the ranks {list(kept.staying)}, and its ranks are 0 to "
+                f"{ranks[-1]} at this trainer; its operator has to give it these back, or to remove its checkpoints"
+            )
+        return dict.fromkeys(range(self._config.size), 0) if kept is None else kept.staying
+
+    async def keep_members(self, merging: Merging) -> None:
+        """Write the members of the present life, if that has changed. Raises StorageError."""
+        self._owners = {rank: subject for rank, subject in self._owners.items() if rank in merging.ranks}
+        members = Members(dict(merging.staying), tuple(sorted(self._finished)), dict(self._owners))
+        if self._kept != members:
+            await self.write_members(members)
+            self._kept = members
+
+    async def try_to_keep_members(self, merging: Merging) -> None:
+        """Write the members, if that has changed; where it fails, the next checkpoint brings another try."""
+        try:
+            await self.keep_members(merging)
+        except StorageError as failure:
+            _log.warning("members of a group not written", group=self._config.name, reason=str(failure))
+
+    def owner(self, rank: int) -> str | None:
+        """Return the subject to which a rank belongs; None if it is nobody's."""
+        return self._owners.get(rank)
+
+    def check_owner(self, rank: int, subject: str, merging: Merging | None) -> None:
+        """Refuse a rank that belongs to another subject. Raises RankOwnedError. merging: None before the group has begun."""
+        owner = self.owner(rank) if merging is None or rank in merging.ranks else None
+        if owner not in (None, subject):
+            raise RankOwnedError(
+                f"rank {rank} of group {self._config.name!r} belongs to another subject, which has begun with it and may come "
+                f"back; the trainer's operator can free it (cloud-trainer free {self._config.name} {rank})",
+            )
+
+    async def free(self, rank: int, merging: Merging | None) -> bool:
+        """Have a rank belong to nobody; tells whether it belonged to any. Raises StorageError."""
+        if merging is None:
+            await self.stored_agreement()
+        if self._owners.pop(rank, None) is None:
+            return False
+        if merging is not None:
+            await self.keep_members(merging)
+        elif (kept := await self.members(await self.newest())) is not None:
+            await self.write_members(kept._replace(owners=self._owners))
+        return True
+
+    async def note_begun(self, rank: int, subject: str, merging: Merging) -> None:
+        """Note that a member has begun, whose rank it is from now on, and lacks what the group makes."""
+        self._finished.discard(rank)
+        self._owners[rank] = subject
+        await self.try_to_keep_members(merging)
+
+    async def note_finished(self, rank: int, merging: Merging) -> bool:
+        """Note that a member has all that the group has made; tells whether now all have."""
+        self._finished.add(rank)
+        await self.try_to_keep_members(merging)
+        return self._finished.issuperset(merging.ranks)
+
+    def unfinished(self, ranks: Iterable[int]) -> list[int]:
+        """List those of some ranks that lack what the group makes."""
+        return [rank for rank in ranks if rank not in self._finished]
+
+    def forget_members(self) -> None:
+        """Know of nobody any more: the next training has members of its own."""
+        self._finished.clear()
+        self._owners.clear()
+
+    def end_training(self) -> None:
+        """Forget all of a training that every member has the result of. `forget_ended` removes what is on disk."""
+        self.forget_members()
+        self._has_ended = True
+
+    async def forget_ended(self) -> None:
+        """Remove the checkpoints of a training that has ended, so that no other begins with them. Raises StorageError."""
+        if self._has_ended:
+            await self.forget()
+            self._has_ended = False
 
     async def forget(self) -> None:
         """Remove all of a training; the members last, which tell that it has ended. Raises StorageError."""
@@ -146,17 +267,18 @@ class GroupStore:
             await self._disk.run(self._remove_all, self._store)
         if self._files is not None:
             await self._disk.run(self._files.remove, _MEMBERS)
+        self._kept = None
 
     async def _write(
         self, store: CheckpointStore, name: CheckpointName, facts: dict[str, Any], state: dict[str, Tensor]
     ) -> None:
         try:
             await self._disk.run(self._save, store, name, facts, state)
-            _log.info("checkpoint of a group", group=self._group, step=name.step)
+            _log.info("checkpoint of a group", group=self._config.name, step=name.step)
         except StorageError as failure:
-            _log.warning("checkpoint of a group not written", group=self._group, reason=str(failure))
+            _log.warning("checkpoint of a group not written", group=self._config.name, reason=str(failure))
         except Exception:  # nobody reads the result of this task
-            _log.exception("checkpoint of a group not written", group=self._group)
+            _log.exception("checkpoint of a group not written", group=self._config.name)
 
     def _save(
         self, store: CheckpointStore, name: CheckpointName, facts: dict[str, Any], state: dict[str, Tensor]

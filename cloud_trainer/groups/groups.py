@@ -1,7 +1,12 @@
-"""All groups of a trainer, and who may be a member."""
+"""The service of a trainer's groups: who may be a member, and the answers to the calls of members' sessions.
+
+It alone knows of callers and of the statuses that end their calls; a group knows its seats.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -10,16 +15,23 @@ import torch
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore
-from cloud_trainer.groups.member_seat import MemberSeat
-from cloud_trainer.groups.seats import EndSession
+from cloud_trainer.groups.lives import Life, read_positions
+from cloud_trainer.groups.refusals import NotNowError, RankOwnedError, SeatLostError
+from cloud_trainer.groups.seats import EndSession, Seat
 from cloud_trainer.groups.trained_group import TrainedGroup
 from cloud_trainer.sessions.building import open_model
 from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import Files
 from shared.concurrency.threads import WorkerThread
+from shared.errors import ConfigError
+from shared.execution.step_in_flight import Parcel
 from shared.model.footprint import state_bytes, state_copy_bytes
+from shared.placement import Cargo
+from shared.registry import codec_spec
 from shared.training.held_blocks import HeldBlocks
+from shared.training.held_state import changing_blocks
 from shared.training.optimizers import update_memory
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
@@ -49,7 +61,7 @@ class Groups:
         self._groups = {
             config.name: TrainedGroup(
                 config,
-                GroupStore(config.name, None if files is None else files.folder(config.name), disk),
+                GroupStore(config, None if files is None else files.folder(config.name), disk),
                 threads,
                 self._build,
                 end_session,
@@ -63,25 +75,107 @@ class Groups:
         """List them."""
         return list(self._groups.values())
 
-    def seat_for(self, request: pb.OpenSessionRequest) -> MemberSeat | None:
-        """Return a seat for the session that a request opens; None if it trains by itself. Raises ConfigError or StatusError.
+    def check_may_open(self, request: pb.OpenSessionRequest) -> None:
+        """Refuse a session that would be a member's and has no place in its group. Raises ConfigError or StatusError.
 
         A stranger learns nothing of a group, not even whether there is one.
         """
         if not request.HasField("group"):
-            return None
-        group, subject = self._groups.get(request.group.name), caller().subject
-        if group is None or not group.admits(subject):
+            return
+        wanted, subject = request.group, caller().subject
+        group = self._groups.get(wanted.name)
+        if group is None or not group.config.admits(subject):
             raise StatusError(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"this trainer has no group {request.group.name[:63]!r} for {subject or 'this caller'!r}; its operator names "
+                f"this trainer has no group {wanted.name[:63]!r} for {subject or 'this caller'!r}; its operator names "
                 "groups and their subjects in [[groups]]",
             )
-        return group.seat_for(request.group)
+        name, size, ranks = group.config.name, group.config.size, group.config.ranks
+        if wanted.size not in (0, size):
+            raise ConfigError(f"group {name!r} has {size} members, and this one expects {wanted.size}")
+        if wanted.rank not in ranks:
+            raise ConfigError(f"rank {wanted.rank} is none of group {name!r}; the ranks are 0 to {ranks[-1]}")
+        with _statuses():
+            group.seats.check_free(wanted.rank)
+
+    def taker_of_gradients(self, request: pb.OpenSessionRequest, session_id: str) -> Callable[[Parcel], None] | None:
+        """Return what takes the gradients of a session that is about to be built; None if it trains by itself."""
+        if not request.HasField("group"):
+            return None
+        return partial(self._groups[request.group.name].take_gradient, request.group.rank, session_id)
+
+    async def occupy(self, session: Session) -> int:
+        """Give a session that was built its seat, and return the steps that the group does; 0 if it trains by itself.
+
+        A session that had the rank and has lost its member ends. Raises ConfigError, StatusError or StorageError, and changes
+        nothing, for a member that would train something else.
+        """
+        if not session.is_member:
+            return 0
+        changing, placement = changing_blocks(session.judge.chain), session.worker.placement
+        theirs = Agreement.of(session.request, session.judge.recipe, placement, changing)
+        owners = list(dict.fromkeys(placement.owner(block) for block in changing))
+        seat = Seat(
+            session.request.group.rank,
+            caller().subject,
+            session,
+            decides=owners[:1] == [session.worker.name],
+            other_trainers=len(owners) - 1,
+            is_lossy=any(
+                route.cargo is Cargo.WEIGHT_GRADIENT and codec_spec(name).lossy
+                for route, name in placement.codecs.items()
+            ),
+        )
+        with _statuses():
+            return await self._group_of(session).occupy(seat, theirs)
+
+    async def begin(self, session: Session, beginning: pb.Beginning) -> pb.RestoreWorkerResponse:
+        """Have a member begin with the weights and at the step that its group says, while no link is up; answer with these.
+
+        Raises IsthmusError if it may not begin.
+        """
+        group, wanted = self._group_of(session), beginning.group
+        life = Life.read(wanted.life, len(group.config.ranks)) if wanted.HasField("life") else None
+        with _statuses():
+            begun = await group.begin(session, life, read_positions(wanted.others), beginning.step)
+        return pb.RestoreWorkerResponse(
+            life=begun.life.message, step=begun.step, joins=begun.joins, awaited=begun.awaited
+        )
+
+    async def leave(self, session: Session, last_step: int) -> None:
+        """Have a member take part in no step after its last one. Raises IsthmusError if that cannot be."""
+        _check_member(session, "leave")
+        with _statuses():
+            await self._group_of(session).leave(session, last_step)
+
+    async def join(self, session: Session, life: int, first_step: int) -> None:
+        """Have a member take part in all steps of a life from this one on. Raises IsthmusError if that cannot be."""
+        _check_member(session, "join")
+        with _statuses():
+            await self._group_of(session).join(session, life, first_step)
+
+    async def reach(self, session: Session, life: int, step: int) -> None:
+        """Wait until a member's group is at a step of a life. Raises StatusError where it is not in some seconds."""
+        with _statuses():
+            await self._group_of(session).reach(life, step)
+
+    async def position(self, session: Session) -> pb.GroupPosition | None:
+        """Tell where a session's group is here; None if it trains by itself. Raises StorageError."""
+        if not session.is_member:
+            return None
+        return (await self._group_of(session).position()).message
+
+    async def vacate(self, session: Session) -> None:
+        """Note that a session has ended. Its group, if it has one, waits for its member, unless all is done."""
+        if session.is_member:
+            await self._group_of(session).vacate(session)
 
     async def close(self) -> None:
         """End all groups."""
         await asyncio.gather(*(group.close() for group in self.all))
+
+    def _group_of(self, member: Session) -> TrainedGroup:
+        return self._groups[member.request.group.name]
 
     async def _build(self, agreement: Agreement, members: int) -> HeldBlocks:
         return await self._threads.build(self._built, agreement, members)
@@ -99,3 +193,22 @@ class Groups:
         copies = 2 * (state_copy_bytes(chain.module, updates) + of_members)
         self._limits.check_memory(state_bytes(chain.module, updates) + of_members + copies + in_flight * gradients)
         return HeldBlocks(chain, recipe, self._device, agreement.blocks)
+
+
+def _check_member(session: Session, what: str) -> None:
+    """Refuse to do something in a group for a session that trains by itself. Raises StatusError."""
+    if not session.is_member:
+        raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"session {session.id} is in no group that it could {what}")
+
+
+@contextmanager
+def _statuses() -> Iterator[None]:
+    """Turn the refusals of a group into statuses."""
+    try:
+        yield
+    except NotNowError as refusal:
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, str(refusal), refusal.retry_after_seconds) from refusal
+    except SeatLostError as refusal:
+        raise StatusError(grpc.StatusCode.NOT_FOUND, str(refusal)) from refusal
+    except RankOwnedError as refusal:
+        raise StatusError(grpc.StatusCode.ALREADY_EXISTS, str(refusal)) from refusal

@@ -69,6 +69,13 @@ class Life(NamedTuple):
         members = dict.fromkeys(said.ranks, 0) | {joiner.rank: joiner.first_step for joiner in said.joiners}
         return cls(said.number, origin, said.first_rank, said.checkpoint_steps, members)
 
+    def check_ranks(self, group: str, ranks: range) -> None:
+        """Refuse members that a group cannot have. ranks: those that there can be. Raises ProtocolError."""
+        if any(rank not in ranks for rank in self.members):
+            raise ProtocolError(
+                f"group {group!r} cannot have a member of rank {max(self.members)}; its ranks are 0 to {ranks[-1]}"
+            )
+
 
 class Position(NamedTuple):
     """The state of a group at one trainer."""

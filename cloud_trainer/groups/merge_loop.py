@@ -1,8 +1,13 @@
-"""The loop that takes the gradients of a group's members one after the other, and hands out what becomes of them."""
+"""The loop that takes the gradients of a group's members one after the other, and hands out what becomes of them.
+
+It lasts as long as a life of the group. Beside it a watch looks once a second for whom the present step waits, which costs a
+step nothing.
+"""
 
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 
@@ -10,10 +15,10 @@ import structlog
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.group_store import GroupStore
-from cloud_trainer.groups.group_training import GroupTraining
-from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.groups.merging import Copy, Merging
-from cloud_trainer.groups.seats import Seats
+from cloud_trainer.groups.newcomers import Newcomers
+from cloud_trainer.groups.seats import Seat, Seats
+from cloud_trainer.groups.waits import LateMembers, Waits
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
 from shared.execution.group import MOST_BEHIND, Merged
@@ -21,93 +26,108 @@ from shared.execution.step_in_flight import Parcel
 
 _REACH_SECONDS = 30.0
 """Longest wait of one call for a step."""
+_LOOK_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
 class MergeLoop:
-    """The loop of one group. Used on the event loop."""
+    """The loop of one life of a group. Used on the event loop."""
 
     def __init__(
-        self, config: GroupConfig, store: GroupStore, seats: Seats, training: GroupTraining, alone: asyncio.Lock
+        self,
+        config: GroupConfig,
+        merging: Merging,
+        store: GroupStore,
+        seats: Seats,
+        newcomers: Newcomers,
+        late: LateMembers,
+        alone: asyncio.Lock,
+        fail: Callable[[Exception], None],
     ) -> None:
-        """alone: held by whoever changes the group."""
+        """alone: held by whoever changes the group. fail: called where the weights may be updated in part; ends this life."""
+        self.merging = merging
         self._config = config
         self._store = store
         self._seats = seats
-        self._training = training
+        self._newcomers = newcomers
+        self._late = late
         self._alone = alone
-        self._given: deque[tuple[MemberSeat, Parcel]] = deque()
+        self._fail = fail
+        self._waits = Waits(config.leave_out_seconds)
+        self._given: deque[tuple[Seat, Parcel]] = deque()
         """Gradients in the order in which they came: of each member those of the steps that K lets it make, and no others."""
         self._news = asyncio.Event()
         """Set when there is a gradient to take, or when what the loop waits for has changed."""
         self._moved = asyncio.Event()
         """Set, and replaced, whenever the group may have come to another step."""
-        self._task: asyncio.Task[None] | None = None
-        """The task of the loop, from the first member on."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_over = False
 
-    def begin(self) -> None:
-        """Begin, if it has not."""
-        if self._task is None:
-            # The log of a group names no session, not even that of the member whose call begins this.
-            self._task = asyncio.create_task(self._run(), context=Context())
+    def start(self) -> None:
+        """Begin to take gradients."""
+        # The log of a group names no session, not even that of the member whose call begins this.
+        self._tasks = [asyncio.create_task(work, context=Context()) for work in (self._run(), self._watch())]
 
-    def give(self, seat: MemberSeat, one: Parcel) -> None:
-        """Take the gradient of a slice that the session of a seat has. One beyond what K lets it make ends the session."""
-        merging, session = self._training.merging, self._seats.session_of(seat)
-        if merging is None or session is None:
-            return  # its member has to begin again
+    def queue_gradient(self, seat: Seat, one: Parcel) -> None:
+        """Queue the gradient of a slice that the session of a seat has. One beyond what K lets it make ends the session."""
+        merging = self.merging
         if one.step > merging.step + merging.agreement.staleness:
             refusal = (
                 f"rank {seat.rank} gives a gradient of step {one.step}; group {self._config.name!r} is at step {merging.step}, "
                 f"and with K = {merging.agreement.staleness} nobody is so far from it"
             )
-            session.worker.executor.fail(ProtocolError(refusal))
+            seat.session.worker.executor.fail(ProtocolError(refusal))
             return
         self._given.append((seat, one))
         self._news.set()
 
-    def drop(self, seat: MemberSeat) -> None:
-        """Forget the gradients of a seat whose session has ended."""
-        self._given = deque(given for given in self._given if given[0] is not seat)
+    def drop_unseated(self) -> None:
+        """Forget the gradients of sessions that have ended."""
+        self._given = deque(given for given in self._given if self._seats.holds(given[0]))
 
     def look_again(self) -> None:
         """Have the loop look at what it waits for, because that has changed."""
         self._news.set()
 
-    async def reach(self, life: int, step: int) -> None:
-        """Wait until the group is at a step of a life. Raises StatusError where it is not in some seconds."""
-        training = self._training
+    async def reach(self, step: int) -> bool:
+        """Wait until the group is at a step; tell whether it is, which it is not if the life ends or after some seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_REACH_SECONDS):
-                while training.life == life and training.step < step:
+                while not self._is_over and self.merging.step < step:
                     await self._moved.wait()
-        if training.life != life or training.step < step:
-            raise training.elsewhere(f"it is at step {training.step}, and not yet at step {step} of life {life}")
+        return not self._is_over and self.merging.step >= step
 
-    async def hand_out(self, merging: Merging, merged: list[Merged]) -> None:
+    async def hand_out(self, merged: list[Merged]) -> None:
         """Have members take new weights, once a copy of all is written if they are the last ones."""
-        if (copied := merging.take_copy()) is not None:
-            await self._save(merging, copied)
-            if merging.is_done:
+        if (copied := self.merging.take_copy()) is not None:
+            await self._save(copied)
+            if self.merging.is_done:
                 await self._store.written()  # a member that is done goes, and could not do these steps again
         for each in merged:
-            if (receiver := self._seats.begun(each.rank)) is not None:
-                receiver.worker.executor.take_merged(each.step, each.of, each.weights)
+            if (receiver := self._seats.at(each.rank)) is not None and receiver.began_seconds is not None:
+                receiver.session.worker.executor.take_merged(each.step, each.of, each.weights)
 
-    async def stop(self) -> None:
-        """Take no more gradients."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+    def stop(self) -> None:
+        """Take no more gradients, and have nobody wait for a step. Called by who holds `alone`, or by this loop itself."""
+        self._is_over = True
+        for task in self._tasks:
+            task.cancel()
+        self._late.forget()
+        self._moved.set()
+
+    async def close(self) -> None:
+        """Take no more gradients. On return, the loop does nothing any more."""
+        self.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def keep(self) -> None:
         """Write a last checkpoint, if the group is between two steps."""
-        if (merging := self._training.merging) is not None and (copied := await merging.copy_now()) is not None:
-            await self._save(merging, copied)
-        await self._store.written()
+        if (copied := await self.merging.copy_now()) is not None:
+            await self._save(copied)
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_over:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_left(time.monotonic())):
                     await self._news.wait()
@@ -115,20 +135,19 @@ class MergeLoop:
                 given = self._given.popleft() if self._given else None
                 if not self._given:
                     self._news.clear()
-                if (merging := self._training.merging) is not None:
-                    await self._go_on(merging, given)
-            self._moved.set()
-            self._moved = asyncio.Event()
+                await self._go_on(given)
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
 
-    async def _go_on(self, merging: Merging, given: tuple[MemberSeat, Parcel] | None) -> None:
+    async def _go_on(self, given: tuple[Seat, Parcel] | None) -> None:
         """Take a gradient, and go on without those that are waited for no longer."""
-        waits, newcomers = self._training.waits, self._training.newcomers
+        merging, waits = self.merging, self._waits
         try:
             if given is not None:
-                await self._merge(merging, *given)
+                await self._merge(*given)
             for step, one in waits.over(time.monotonic()):
-                await self.hand_out(merging, await merging.leave_out(step, one))
-            await self.hand_out(merging, await newcomers.lapse(merging, time.monotonic()))
+                await self.hand_out(await merging.leave_out(step, one))
+            await self.hand_out(await self._newcomers.lapse(merging, time.monotonic()))
             waits.note(merging.step, merging.held_up(), time.monotonic())
         except Exception as failure:
             _log.exception("a group has failed", group=self._config.name)
@@ -136,31 +155,56 @@ class MergeLoop:
 
     def _seconds_left(self, now: float) -> float | None:
         """Return the time until there is something to do for a block that waits, or a promise."""
-        left = (self._training.waits.seconds_left(now), self._training.newcomers.seconds_left(now))
+        left = (self._waits.seconds_left(now), self._newcomers.seconds_left(now))
         return min((seconds for seconds in left if seconds is not None), default=None)
 
-    async def _merge(self, merging: Merging, seat: MemberSeat, one: Parcel) -> None:
-        session = self._seats.session_of(seat)
-        if session is None or not seat.is_taken:
+    async def _merge(self, seat: Seat, one: Parcel) -> None:
+        if not self._seats.holds(seat) or seat.began_seconds is None:
             return  # its member has come back in another session
-        if self._config.leave_out_seconds is not None and one.step < merging.step - MOST_BEHIND:
+        if self._config.leave_out_seconds is not None and one.step < self.merging.step - MOST_BEHIND:
             _log.warning(
                 "a member is too late, and begins again", group=self._config.name, rank=seat.rank, step=one.step
             )
             self._seats.end(seat)
             return
         try:
-            await self.hand_out(merging, await merging.merge(seat.rank, one))
+            await self.hand_out(await self.merging.merge(seat.rank, one))
         except ProtocolError as refusal:
-            session.worker.executor.fail(refusal)
+            seat.session.worker.executor.fail(refusal)
 
-    def _fail(self, failure: Exception) -> None:
-        """Forget the weights, which may be updated in part: the members begin again, at the newest checkpoint."""
-        self._training.forget()
-        for session in self._seats.clear():
-            session.worker.executor.fail(failure)
-
-    async def _save(self, merging: Merging, copied: Copy) -> None:
-        await self._training.record.try_keep(merging)
+    async def _save(self, copied: Copy) -> None:
+        merging = self.merging
+        await self._store.try_to_keep_members(merging)
         name = CheckpointName(merging.life.number, copied.step)
         await self._store.begin_saving(name, merging.agreement, copied.state, merging.staying)
+
+    async def _watch(self) -> None:
+        """Tell once of each member that is late, and go on without those for which the others have waited too long."""
+        merging = self.merging
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if merging.is_done:
+                self._late.forget()
+                return
+            step, missing = await merging.awaited()
+            for rank in self._late.look(step, missing, self._seats.began_seconds, time.monotonic()):
+                is_linked = rank in self._seats.attached
+                _log.warning("a step waits for a member", **self._told(rank, step), linked=is_linked)
+            if len(missing) < len(merging.ranks):
+                for rank in set(self._late.over(time.monotonic())).intersection(self._seats.attached):
+                    await self._go_on_without(rank)
+
+    async def _go_on_without(self, rank: int) -> None:
+        """Go on without a member that is linked and has had the others wait for too long, and end its session."""
+        async with self._alone:
+            step, missing = await self.merging.awaited()
+            if rank not in missing:
+                return
+            _log.warning("a group goes on without a member", **self._told(rank, step))
+            await self.hand_out(await self.merging.pass_over(rank))
+            if (seat := self._seats.at(rank)) is not None:
+                self._seats.end(seat)
+
+    def _told(self, rank: int, step: int) -> dict[str, object]:
+        subject = self._store.owner(rank) or ""
+        return {"group": self._config.name, "rank": rank, "step": step, "subject": subject}

@@ -10,6 +10,7 @@ from torch import Tensor
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
+from cloud_trainer.groups.refusals import elsewhere
 from shared.concurrency.shared_thread import Lane
 from shared.execution.group import Group, GroupListener, Merged
 from shared.execution.group_weights import GroupWeights
@@ -18,14 +19,6 @@ from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice
 from shared.training.block_state import element_bytes
 from shared.training.step_log import StepLog
-
-
-class Beginning(NamedTuple):
-    """The point at which a member begins."""
-
-    step: int
-    weights: dict[int, BlockPart]
-    """By block, the weights with which that step begins."""
 
 
 class Copy(NamedTuple):
@@ -64,6 +57,7 @@ class Merging(GroupListener):
     ) -> None:
         """weights: of the blocks of the group that are here, with which the life begins. step_log: gets every update."""
         self.agreement = agreement
+        self._name = config.name
         self._figures = figures
         self._step_log = step_log
         self.life = life
@@ -92,17 +86,25 @@ class Merging(GroupListener):
         """Tell whether all steps of the group are done."""
         return self.step >= self.agreement.steps
 
+    def check_can_begin_at(self, step: int) -> None:
+        """Refuse a step at which a member cannot begin here any more. Raises NotNowError."""
+        if not self.life.first_step <= step <= self.step or step < self.step - self.agreement.staleness - 1:
+            raise elsewhere(self._name, f"it is at step {self.step}, and no member can begin at step {step}")
+
     async def is_untouched(self) -> bool:
         """Tell whether nothing was updated in this life."""
         return await self._lane.aside(lambda: self._group.step == self.life.first_step and self._group.is_between_steps)
 
-    async def take_seat(self, rank: int, step_elsewhere: int) -> Beginning:
-        """Have a member begin, with nothing but what it gets here: at the step of this group, or an earlier one elsewhere."""
+    async def take_seat(self, rank: int, step_elsewhere: int) -> tuple[int, dict[int, BlockPart]]:
+        """Have a member begin, with nothing but what it gets here: at the step of this group, or an earlier one elsewhere.
+
+        Returns that step, and by block the weights with which it begins.
+        """
         return await self._lane.aside(self._take_seat, rank, step_elsewhere)
 
-    def _take_seat(self, rank: int, step_elsewhere: int) -> Beginning:
+    def _take_seat(self, rank: int, step_elsewhere: int) -> tuple[int, dict[int, BlockPart]]:
         step = min(self._group.take_seat(rank), step_elsewhere)
-        return Beginning(step, self._group.first_weights(rank, step))
+        return step, self._group.first_weights(rank, step)
 
     async def promise(self, rank: int, step: int) -> int | None:
         """Return the first step that can wait for a rank that has to join; None where it can begin at `step`."""

@@ -9,12 +9,10 @@ times as long as the group has waited, more each time, so that asking again and 
 import time
 from typing import NamedTuple
 
-import grpc
-
 from cloud_trainer.groups.merging import Merging
+from cloud_trainer.groups.refusals import NotNowError
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.group import Merged
-from shared.transport.rpc.status import StatusError
 
 PROMISE_SECONDS = 10.0
 """Time for which a promise holds: longer than the answers of all trainers take. To ask again makes it no longer."""
@@ -47,7 +45,7 @@ class Newcomers:
     async def promise(self, merging: Merging, rank: int, step: int, subject: str) -> int | None:
         """Return the first step that can wait for a rank that has to join; None where it can begin at `step`.
 
-        Raises ConfigError where no step is left for it, and StatusError where its subject has had a promise not long ago.
+        Raises ConfigError where no step is left for it, and NotNowError where its subject has had a promise not long ago.
         """
         if rank not in self._promises and rank not in merging.ranks:
             self._check_rested(rank, subject)
@@ -67,7 +65,7 @@ class Newcomers:
     async def join(self, merging: Merging, rank: int, step: int) -> list[Merged]:
         """Have a rank take part from a step on; returns the weights that others wait for.
 
-        Raises StatusError for a step that can wait for nobody any more, and ProtocolError for one that no trainer has promised.
+        Raises NotNowError for a step that can wait for nobody any more, and ProtocolError for one that no trainer has promised.
         """
         if merging.ranks.get(rank) == step and merging.step < step:
             return []  # it has joined there before
@@ -79,8 +77,7 @@ class Newcomers:
                 f"joins after step {latest}"
             )
         if (merged := await merging.join(rank, step)) is None:
-            raise StatusError(
-                grpc.StatusCode.UNAVAILABLE,
+            raise NotNowError(
                 f"group {self._group!r} is at step {merging.step} at this trainer, and goes on without rank {rank} since step "
                 f"{step}",
             )
@@ -120,10 +117,9 @@ class Newcomers:
             self._rests[promise.subject] = _Rest(max(before.until, now + times * (now - promise.since)), times)
 
     def _check_rested(self, rank: int, subject: str) -> None:
-        """Refuse a promise to a subject that has had one not long ago. Raises StatusError."""
+        """Refuse a promise to a subject that has had one not long ago. Raises NotNowError."""
         if (rest := self._rests.get(subject)) is not None and (left := rest.until - time.monotonic()) > 0:
-            raise StatusError(
-                grpc.StatusCode.UNAVAILABLE,
+            raise NotNowError(
                 f"group {self._group!r} has waited for a newcomer of {subject or 'this caller'!r}, and waits for rank {rank} "
                 f"not before {left:.0f} s have passed",
                 left,

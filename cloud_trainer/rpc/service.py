@@ -14,7 +14,6 @@ from cloud_trainer.calibration.service import CopyTrainings
 from cloud_trainer.config import GROUPS_FOLDER, TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.groups.groups import Groups
-from cloud_trainer.groups.member_seat import MemberSeat
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block, send_stored_block
@@ -103,9 +102,11 @@ class TrainerService:
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, device)
         self._shutdown = Shutdown(self.sessions, self._checkpointer)
-        joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build)
+        joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build, self.groups.begin)
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
-        self.session_calls = SessionCalls(self.sessions, joining, self._checkpointer, self._threads, dialer)
+        self.session_calls = SessionCalls(
+            self.sessions, joining, self.groups, self._checkpointer, self._threads, dialer
+        )
         self.offered_blocks = OfferedBlocks(self.sessions, self._store, self._threads, dialer)
         self.relays = Relays(dialer, config.peers.max_relays_per_subject)
         self.probing = Probing(config, self.sessions, self._shutdown, BusyShare(lambda: self._threads.compute_seconds))
@@ -155,7 +156,7 @@ class TrainerService:
         deadline, sessions = time.monotonic() + seconds, self.sessions.built
         for session in sessions:
             self.sessions.remove(session)
-        for part in (asyncio.gather(*(session.end() for session in sessions)), self.groups.close()):
+        for part in (asyncio.gather(*map(self._end, sessions)), self.groups.close()):
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds / 2):
                     await part
@@ -168,22 +169,22 @@ class TrainerService:
         check_version(request.protocol_version)
         self._shutdown.check_open()
         check_request(request)
-        seat = self.groups.seat_for(request)
+        self.groups.check_may_open(request)
         session_id = self.sessions.reserve()
         bind_run(run_of(request, session_id), session_id)
         session: Session | None = None
         try:
             await self._reserve_room(session_id)
-            session = await self._build(request, request.placement, session_id, seat)
+            session = await self._build(request, request.placement, session_id)
             digests = await self._threads.build(session.blocks.digests)
             frozen_digests = await self._threads.build(session.blocks.frozen_digests)
-            if seat is None:
+            if not session.is_member:
                 await self._store.keep_record(session_id, Record(request, 0, caller().subject))
-            group_steps = 0 if seat is None else await seat.occupy(session)
+            group_steps = await self.groups.occupy(session)
         except BaseException:
             self.sessions.release(session_id)
             if session is not None:
-                await session.end()
+                await self._end(session)
             raise
         finally:
             self._store.release_room(session_id)
@@ -218,13 +219,7 @@ class TrainerService:
             "(checkpoints.max_sessions_per_subject); close one that is not needed (cloud-trainer close)",
         )
 
-    async def _build(
-        self,
-        request: pb.OpenSessionRequest,
-        placement: pb.Placement,
-        session_id: str,
-        seat: MemberSeat | None = None,
-    ) -> Session:
+    async def _build(self, request: pb.OpenSessionRequest, placement: pb.Placement, session_id: str) -> Session:
         config = self._config
         built = await self._threads.build(
             build_worker,
@@ -238,9 +233,9 @@ class TrainerService:
         )
         threads = Threads(self._threads.compute_lane(session_id), self._threads.codec_lane(session_id))
         statistics = SessionStatistics()
-        give = None if seat is None else seat.give
+        give = self.groups.taker_of_gradients(request, session_id)
         worker = await SessionWorker.made(built, threads, statistics, self._metrics, give)
-        return Session(session_id, request, built.judge, worker, statistics, seat)
+        return Session(session_id, request, built.judge, worker, statistics)
 
     async def upload_block(
         self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context
@@ -301,7 +296,7 @@ class TrainerService:
             if GROUP in awaited and self._threads.is_held_up:
                 awaited = frozenset()  # the group's work is done on this thread, too
             return pb.GetSessionResponse(
-                group=None if session.seat is None else await session.seat.position(),
+                group=await self.groups.position(session),
                 next_step=session.worker.next_step,
                 attached=session.attachment.attached,
                 received_bytes=session.statistics.received_bytes,
@@ -340,7 +335,7 @@ class TrainerService:
             if session is not None:
                 self.sessions.remove(session)
                 session.forgotten = not resumable
-                await session.end()
+                await self._end(session)
                 _log.info("session closed", step=session.worker.next_step, resumable=resumable)
             await self._checkpointer.wait_for(session_id)
             if resumable or await self._is_attached_elsewhere(session):
@@ -348,11 +343,16 @@ class TrainerService:
             else:
                 await self._store.forget(session_id)
 
+    async def _end(self, session: Session) -> None:
+        """End a session. On return, nothing of it is being computed, and its group knows."""
+        await session.end()
+        await self.groups.vacate(session)
+
     async def _end_replaced(self, session: Session) -> None:
         """End the session of a group's member that has come back in another one, or has to."""
         self.sessions.remove(session)
         session.forgotten = session.is_replaced = True
-        await session.end()
+        await self._end(session)
         await self._store.forget(session.id)
         _log.info("session closed: its member goes on in another one", session=session.id)
 
@@ -374,7 +374,7 @@ class TrainerService:
 
     async def _end_expired(self, session: Session, until_ended: ExitStack) -> None:
         with until_ended:
-            await session.end()
+            await self._end(session)
             if session.attachment.begun:
                 await self._store.let_go(session.id)
             else:  # Without a checkpoint, it cannot be resumed.

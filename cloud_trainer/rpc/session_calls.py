@@ -7,6 +7,7 @@ from typing import TypeVar
 import grpc
 import structlog
 
+from cloud_trainer.groups.groups import Groups
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.claims import checkpoint_name
@@ -33,12 +34,14 @@ class SessionCalls:
         self,
         sessions: SessionRegistry,
         joining: Joining,
+        groups: Groups,
         checkpointer: SessionCheckpointer,
         threads: TrainerThreads,
         dialer: PeerDialer,
     ) -> None:
         self._sessions = sessions
         self._joining = joining
+        self._groups = groups
         self._checkpointer = checkpointer
         self._threads = threads
         self._dialer = dialer
@@ -86,7 +89,7 @@ class SessionCalls:
             raise ProtocolError(f"no member of a group can do step {request.last_step}; a step is {MOST_STEPS} at most")
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
-                await _to_the_end(session.leave_group(request.last_step))
+                await _to_the_end(self._groups.leave(session, request.last_step))
         return pb.LeaveGroupResponse()
 
     async def join_group(self, request: pb.JoinGroupRequest, _context: Context) -> pb.JoinGroupResponse:
@@ -95,8 +98,8 @@ class SessionCalls:
             raise ProtocolError(f"nobody can join a group at step {request.first_step} of life {request.life}")
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
-                seat = await _to_the_end(session.join_group(request.life, request.first_step))
-            await seat.reach(request.life, request.first_step)
+                await _to_the_end(self._groups.join(session, request.life, request.first_step))
+            await self._groups.reach(session, request.life, request.first_step)
         return pb.JoinGroupResponse()
 
     async def check_peers(self, request: pb.CheckPeersRequest, _context: Context) -> pb.CheckPeersResponse:

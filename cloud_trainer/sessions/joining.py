@@ -13,7 +13,6 @@ import structlog
 from cloud_trainer.sessions.claims import check_others, check_term, checked_beginning, checkpoint_name
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
-from cloud_trainer.sessions.seat import Seat
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.stored_record import Record
@@ -28,6 +27,8 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 _log = structlog.get_logger(__name__)
 BuildAgain = Callable[[pb.OpenSessionRequest, pb.Placement, str], Awaitable[Session]]
 """Builder of a session from the request that opened it, under a placement."""
+BeginInGroup = Callable[[Session, pb.Beginning], Awaitable[pb.RestoreWorkerResponse]]
+"""Begins in the group of a member's session, and tells the point at which; raises IsthmusError if it may not."""
 
 
 class Joining:
@@ -40,12 +41,14 @@ class Joining:
         fencing: Fencing,
         threads: TrainerThreads,
         build: BuildAgain,
+        begin_in_group: BeginInGroup,
     ) -> None:
         self._sessions = sessions
         self._store = store
         self._fencing = fencing
         self._threads = threads
         self._build = build
+        self._begin_in_group = begin_in_group
 
     async def join(self, request: pb.JoinSessionRequest) -> pb.JoinSessionResponse:
         """Join as `TrainerService.JoinSession` says. Raises StatusError."""
@@ -94,8 +97,8 @@ class Joining:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.find(session_id, uses)
                 _check_term(session_id, request.fence, record)
-                if found is not None and found.seat is not None and beginning is not None:
-                    return await self._begin_in_group(found, found.seat, request.fence, beginning)
+                if found is not None and found.is_member and beginning is not None:
+                    return await self._begin_member(found, request.fence, beginning)
                 with self._place(session_id) if found is None else nullcontext():
                     session = found or await self._build_again(session_id, record, uses)
                 session.check_goes_back()
@@ -120,20 +123,15 @@ class Joining:
             _log.info("session restored", session=session_id, checkpoint=source, term=session.attachment.term)
             return pb.RestoreWorkerResponse(frozen_digests=digests, tickets=session.issue_tickets())
 
-    async def _begin_in_group(
-        self, session: Session, seat: Seat, fence: pb.Fence, beginning: pb.Beginning
+    async def _begin_member(
+        self, session: Session, fence: pb.Fence, beginning: pb.Beginning
     ) -> pb.RestoreWorkerResponse:
         async with session.changing(fence):
-            begun = await session.begin_in_group(seat, beginning)
+            await session.end_links()
+            begun = await self._begin_in_group(session, beginning)
         digests = await self._threads.compute_lane(session.id).aside(session.blocks.frozen_digests)
-        return pb.RestoreWorkerResponse(
-            frozen_digests=digests,
-            tickets=session.issue_tickets(),
-            life=begun.life,
-            step=begun.step,
-            joins=begun.joins,
-            awaited=begun.awaited,
-        )
+        begun.MergeFrom(pb.RestoreWorkerResponse(frozen_digests=digests, tickets=session.issue_tickets()))
+        return begun
 
     async def _states(
         self, session: Session, name: CheckpointName, judged: ActivePlacement

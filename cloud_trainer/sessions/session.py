@@ -11,7 +11,6 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import PeerLinks
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.links import SessionLinks
-from cloud_trainer.sessions.seat import Begun, Seat
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.evaluation import Evaluations
 from cloud_trainer.sessions.worker.figures import SessionStatistics
@@ -36,12 +35,8 @@ class Session:
         judge: PlacementJudge,
         worker: SessionWorker,
         statistics: SessionStatistics,
-        seat: Seat | None = None,
     ) -> None:
-        """request: the one that opened the session. worker: it has begun to compute, and counts in `statistics`.
-
-        seat: of a group's member; None for a session that trains by itself.
-        """
+        """request: the one that opened the session. worker: it has begun to compute, and counts in `statistics`."""
         self.id = session_id
         self.run_id = run_of(request, session_id)
         self.request = request
@@ -50,7 +45,6 @@ class Session:
         self.worker = worker
         self.blocks = worker.blocks
         self.statistics = statistics
-        self.seat = seat
         self.links = SessionLinks(session_id)
         self.attachment = self.links.attachment
         self.tickets = self.links.tickets
@@ -62,6 +56,11 @@ class Session:
         self._changing = asyncio.Lock()
         self.ended = asyncio.Event()
         """Set once the session has ended."""
+
+    @property
+    def is_member(self) -> bool:
+        """Tell whether it is of a group's member, and does not train by itself."""
+        return self.request.HasField("group")
 
     @property
     def max_staleness(self) -> int:
@@ -129,14 +128,14 @@ class Session:
         self.attachment.term, self.attachment.host = session_term, caller_host()
         self.tickets.withdraw_all_offers()
         async with self._changing:
-            await self._end_links()
+            await self.end_links()
             await self.worker.give_up()
             self.attachment.lost_at = None  # Its agent is there, linked or not.
             self.evaluations.begin_again()
 
     def check_goes_back(self) -> None:
         """Refuse a checkpoint in the session of a group's member. Raises StatusError."""
-        if self.seat is not None:
+        if self.is_member:
             raise StatusError(
                 grpc.StatusCode.INVALID_ARGUMENT, "a member of a group goes back to no checkpoint but with the group"
             )
@@ -144,7 +143,7 @@ class Session:
     def check_may_follow(self, placement: Placement) -> None:
         """Refuse another placement in the session of a group's member, but for another exchange. Raises StatusError."""
         now = self.worker.placement
-        if self.seat is not None and replace(placement, version=now.version, exchange=now.exchange) != now:
+        if self.is_member and replace(placement, version=now.version, exchange=now.exchange) != now:
             raise StatusError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "a member of a group keeps its placement; it may change its exchange alone",
@@ -165,42 +164,20 @@ class Session:
         """
         if judged.placement != self.worker.placement:
             self.worker.check_follows(judged.placement, next_step, lineage)
-            await self._end_links()  # Messages until then may begin another step, so the worker checks it again.
+            await self.end_links()  # Messages until then may begin another step, so the worker checks it again.
             await self.worker.commit(judged, next_step, lineage)
 
     async def restore(
         self, step: int, states: Mapping[int, BlockTensors], judged: ActivePlacement, lineage: int
     ) -> None:
         """Continue from a checkpoint under a judged placement. See `SessionWorker.restore`. Called inside `changing`."""
-        await self._end_links()
+        await self.end_links()
         await self.worker.restore(step, states, judged, lineage)
 
     async def begin_again(self, step: int, judged: ActivePlacement, lineage: int) -> None:
         """Begin again with nothing under a judged placement. See `SessionWorker.begin_again`. Called inside `changing`."""
-        await self._end_links()
+        await self.end_links()
         await self.worker.begin_again(step, judged, lineage, self.attachment.term)
-
-    async def begin_in_group(self, seat: Seat, beginning: pb.Beginning) -> Begun:
-        """Begin in the group of this session's seat. Called inside `changing`. Raises IsthmusError as `Seat.take` does."""
-        await self._end_links()
-        return await seat.take(beginning.group, beginning.step)
-
-    async def leave_group(self, last_step: int) -> None:
-        """Leave the group of this session's seat after a step. Called inside `changing`. Raises as `Seat.leave` does."""
-        await self._seat("leave").leave(last_step)
-
-    async def join_group(self, life: int, first_step: int) -> Seat:
-        """Join the group of this session's seat, which it returns. Called inside `changing`. Raises as `Seat.join` does."""
-        seat = self._seat("join")
-        await seat.join(life, first_step)
-        return seat
-
-    def _seat(self, what: str) -> Seat:
-        if self.seat is None:
-            raise StatusError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"session {self.id} is in no group that it could {what}"
-            )
-        return self.seat
 
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
         """Dial other trainers, in place of those dialled before, for an evaluation or for training (0).
@@ -214,12 +191,10 @@ class Session:
         """End the session. On return, nothing of it is being computed."""
         async with self._changing:
             self.ended.set()
-            await self._end_links()
+            await self.end_links()
             await self.worker.stop()
-        if self.seat is not None:
-            await self.seat.vacate()
 
-    async def _end_links(self) -> None:
-        """End all links and evaluations. The steps of training stay unchanged."""
+    async def end_links(self) -> None:
+        """End all links and evaluations. The steps of training stay unchanged. Called inside `changing`."""
         await self.links.end_training()
         await self.evaluations.end()

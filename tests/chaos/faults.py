@@ -133,7 +133,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ("group", Fault.KILL_TRAINER): (
         "cloud_trainer.groups.trained_group:TrainedGroup.occupy",
         "cloud_trainer.groups.trained_group:TrainedGroup.begin",
-        "cloud_trainer.groups.trained_group:TrainedGroup.give",
+        "cloud_trainer.groups.trained_group:TrainedGroup.take_gradient",
         "cloud_trainer.groups.trained_group:TrainedGroup.vacate",
         "cloud_trainer.groups.merging:Merging.merge",
         "cloud_trainer.sessions.worker.session_worker:SessionWorker.begin_in_group",
@@ -143,7 +143,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ),
     ("group", Fault.KILL_IN_CHECKPOINT): (
         "cloud_trainer.groups.group_store:GroupStore.load",
-        "cloud_trainer.groups.group_store:GroupStore.keep_members",
+        "cloud_trainer.groups.group_store:GroupStore.write_members",
         "cloud_trainer.groups.group_store:GroupStore.begin_life",
         _FSYNC,
         _RENAME,

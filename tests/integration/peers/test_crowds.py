@@ -99,10 +99,10 @@ async def request_of_a_member():
         configs = [member(rank, server, size=2, more=[SHARD]) for rank in range(2)]
         training = asyncio.create_task(run_training(configs[0]))
         (group,) = server.service.groups.all
-        while not group.sessions:  # noqa: ASYNC110 - a group tells nobody of its first member
+        while not group.seats.sessions:  # noqa: ASYNC110 - a group tells nobody of its first member
             await asyncio.sleep(0)
         request = pb.OpenSessionRequest()
-        request.CopyFrom(group.sessions[0].request)
+        request.CopyFrom(group.seats.sessions[0].request)
         await trained(configs[1:])
         await training
     return request

@@ -148,7 +148,7 @@ class Members:
 
     def of(self, rank, **changes):
         """Return the fields that name the session of a rank, and its agent, in a call."""
-        session = self.group.sessions[rank]
+        session = self.group.seats.sessions[rank]
         return {"session_id": session.id, "fence": pb.Fence(session_term=session.attachment.term)} | changes
 
     async def leave(self, rank, last_step, **changes):
@@ -160,14 +160,14 @@ class Members:
 
     async def begin(self, rank, beginning, **changes):
         named = self.of(rank, **changes)
-        placement = self.group.sessions[rank].request.placement
+        placement = self.group.seats.sessions[rank].request.placement
         request = pb.RestoreWorkerRequest(**named, placement=placement, beginning=beginning)
         return await self.call("RestoreWorker", request)
 
 
 async def until_linked(members, training):
     """Wait until a member of the group is linked."""
-    while not members.group.attached:
+    while not members.group.seats.attached:
         await asyncio.wait({training}, timeout=0.01)
         assert not training.done(), training.result()
 
@@ -310,10 +310,10 @@ async def test_a_newcomer_that_joins_in_another_order_is_told_so_and_the_group_e
         members = Members(server, peer)
         await until_linked(members, first)
         seat = pb.GroupSeat()
-        seat.CopyFrom(members.group.sessions[0].request.group)
+        seat.CopyFrom(members.group.seats.sessions[0].request.group)
         seat.rank = 2
         request = pb.OpenSessionRequest()
-        request.CopyFrom(members.group.sessions[0].request)
+        request.CopyFrom(members.group.seats.sessions[0].request)
         request.group.CopyFrom(seat)
         end = await peer.unary("OpenSession", request.SerializeToString())
         session = pb.OpenSessionResponse.FromString(end.responses[0]).session_id
@@ -346,7 +346,7 @@ async def test_a_newcomer_that_asks_again_and_again_is_promised_no_place_until_i
         members = Members(server, peer)
         await until_linked(members, first)
         request = pb.OpenSessionRequest()
-        request.CopyFrom(members.group.sessions[0].request)
+        request.CopyFrom(members.group.seats.sessions[0].request)
         request.group.rank = 2
         for code in (Code.OK, Code.UNAVAILABLE, Code.UNAVAILABLE):
             end = await peer.unary("OpenSession", request.SerializeToString())
@@ -371,4 +371,4 @@ async def test_who_is_no_subject_of_a_group_neither_opens_nor_steals_a_seat(tmp_
         theirs = await door.friend("theirs").code(server.address, path, request.SerializeToString())
         assert theirs is Code.PERMISSION_DENIED
         assert not server.service.sessions.built
-        assert not server.service.groups.all[0].sessions
+        assert not server.service.groups.all[0].seats.sessions

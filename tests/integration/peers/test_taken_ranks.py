@@ -116,7 +116,7 @@ async def test_a_rank_that_an_operator_frees_is_the_next_ones(tmp_path):
     async with running_trainer(*group_of(2), tokens.of_trainer) as server:
         (group,) = server.service.groups.all
         first = asyncio.create_task(run_training(tokens.member("ours", 0, server)))
-        while not group.attached:
+        while not group.seats.attached:
             await asyncio.wait({first}, timeout=0.01)
         with pytest.raises(UnreachableError, match="rank 0 of group 'line' is taken by a member that is linked now"):
             await run_training(tokens.member("ours", 0, server, GIVE_UP_AT_ONCE))
@@ -174,7 +174,7 @@ async def test_another_device_of_the_same_subject_waits_until_the_rank_is_free(t
 
 async def test_no_call_of_another_subject_reaches_a_members_session(tmp_path):
     async with one_away(tmp_path) as (tokens, server, group):
-        session = group.sessions[1]
+        session = group.seats.sessions[1]
         named = {"session_id": session.id, "fence": pb.Fence(session_term=session.attachment.term)}
         beginning = pb.Beginning(group=pb.GroupBeginning())
         calls = {
@@ -196,4 +196,4 @@ async def test_no_call_of_another_subject_reaches_a_members_session(tmp_path):
             assert link.code is grpc.StatusCode.NOT_FOUND
             upload = serialize(block_packets(session.id, 1, b"state")[0])
             assert (await peer.streamed("UploadBlock", [upload])).code is grpc.StatusCode.NOT_FOUND
-        assert group.sessions[1] is session
+        assert group.seats.sessions[1] is session

@@ -182,7 +182,7 @@ async def test_members_with_a_cut_end_with_the_weights_of_one_loop(staleness):
 async def test_members_of_two_trainers_divide_the_blocks_alike():
     async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
         first = asyncio.create_task(run_training(member_of_two(0, near, far)))
-        while not far.service.groups.all[0].attached:
+        while not far.service.groups.all[0].seats.attached:
             await asyncio.wait({first}, timeout=0.01)
         with pytest.raises(
             RefusedError, match=r"trains with the blocks at this trainer \[.*\], and this member has \["
@@ -212,7 +212,7 @@ async def first_member(server, **chosen):
     config = member(0, server, **chosen)
     training = asyncio.create_task(run_training(config))
     (group,) = server.service.groups.all
-    while not group.attached:
+    while not group.seats.attached:
         await asyncio.wait({training}, timeout=0.01)
         assert not training.done(), training.result()
     yield config

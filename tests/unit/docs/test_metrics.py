@@ -74,7 +74,7 @@ def trainer(*, session: bool = False) -> CollectorRegistry:
         sessions.built.append(OpenSession())
     metrics.watch(sessions)
     config = SimpleNamespace(name="line", ranks=range(2))
-    seen = {"step": 7, "members": [0, 1], "attached": [1], "late": {0: 12.0}}
+    seen = {"step": 7, "members": [0, 1], "seats": SimpleNamespace(attached=[1]), "late": {0: 12.0}}
     group = SimpleNamespace(config=config, figures=GroupFigures(), **seen)
     metrics.watch_groups([group] if session else [])
     return metrics.registry

@@ -73,11 +73,10 @@ def a_group(session_id, **config):
         steps=40,
         members=[0, 1],
         missing=[0],
-        sessions={1: session},
+        seats=SimpleNamespace(sessions={1: session}),
         figures=figures,
         late={0: 65.0},
         owner=lambda rank: "ours" if rank == 0 else None,
-        admits=lambda subject: not config.subjects or subject in config.subjects,
     )
 
 

@@ -5,8 +5,10 @@ import json
 import pytest
 import torch
 
+from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore, Members
+from cloud_trainer.groups.lives import Life
 from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, seal
 from shared.checkpoint.files import LocalFiles
 from shared.concurrency.threads import WorkerThread
@@ -28,7 +30,7 @@ async def saved(store, name):
 @pytest.fixture
 async def store(tmp_path):
     disk = WorkerThread("disk")
-    store = GroupStore("line", LocalFiles(tmp_path), disk)
+    store = GroupStore(GroupConfig(name="line", size=2), LocalFiles(tmp_path), disk)
     for name in NAMES:
         await saved(store, name)
     assert sorted(await store.names()) == NAMES
@@ -38,8 +40,8 @@ async def store(tmp_path):
 
 async def test_members_stay_until_the_training_is_forgotten(store):
     kept = Members({0: 0, 2: 7}, (2,), {0: "ours", 2: ""})
-    await store.keep_members(kept)
-    await store.begin_life(2, NAMES[0])
+    await store.write_members(kept)
+    store.begin_life(Life(2, NAMES[0], 0, 5, {}), 40)
     assert await store.members(await store.newest()) == kept
     await store.forget()
     assert (await store.members(None), await store.names()) == (None, [])
@@ -47,7 +49,7 @@ async def test_members_stay_until_the_training_is_forgotten(store):
 
 @pytest.mark.parametrize(("origin", "stays"), [(NAMES[0], NAMES[:1]), (NAMES[1], NAMES), (None, [])])
 async def test_what_a_group_goes_back_from_stays_until_its_new_life_has_a_checkpoint(origin, stays, store):
-    await store.begin_life(2, origin)
+    store.begin_life(Life(2, origin, 0, 5, {}), 40)
     assert sorted(await store.names()) == NAMES
     newest = CheckpointName(2, 12)
     await saved(store, newest)
@@ -87,7 +89,7 @@ async def test_members_that_are_damaged_or_missing_are_those_of_the_newest_check
 
 
 async def test_a_training_that_is_forgotten_in_part_has_ended(store, monkeypatch):
-    await store.keep_members(Members({0: 0, 2: 7}, (0, 2)))
+    await store.write_members(Members({0: 0, 2: 7}, (0, 2)))
     remove = CheckpointStore.remove
 
     def fail(self, name):

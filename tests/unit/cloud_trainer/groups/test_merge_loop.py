@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud_trainer.groups.member_seat import MemberSeat
+from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.merge_loop import MergeLoop
-from cloud_trainer.groups.seats import Seats
-from cloud_trainer.groups.waits import Waits
+from cloud_trainer.groups.seats import Seat, Seats
+from cloud_trainer.groups.waits import LateMembers
 from shared.errors import ProtocolError
 from shared.placement import Cargo, Crossing, Rows
 from tests.support.virtual import run_virtually
@@ -22,7 +22,9 @@ GRADIENTS = [Crossing("near", "group", Cargo.WEIGHT_GRADIENT, 0, Rows(0, 4), (nu
 class Group:
     """A group that is at a step, notes what it takes, and takes nothing while it is held up."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fails: bool = False) -> None:
+        """fails: every gradient meets a defect."""
+        self._fails = fails
         self.taken: list[tuple[int, int, int]] = []
         """Rank, step and slice."""
         self.failures: list[Exception] = []
@@ -30,38 +32,42 @@ class Group:
         merging = SimpleNamespace(
             step=STEP,
             agreement=SimpleNamespace(staleness=STALENESS),
+            is_done=False,
             merge=self._merge,
             held_up=list,
             take_copy=lambda: None,
         )
         newcomers = SimpleNamespace(lapse=self._nothing, seconds_left=lambda _now: None)
-        training = SimpleNamespace(merging=merging, waits=Waits(None), newcomers=newcomers)
         self.seats = Seats("ours", self._nothing)
-        self.loop = MergeLoop(
-            SimpleNamespace(name="ours", leave_out_seconds=None), None, self.seats, training, self.held_up
-        )
+        config, late = GroupConfig(name="ours", size=2), LateMembers(3600.0)
+        self.loop = MergeLoop(config, merging, None, self.seats, newcomers, late, self.held_up, self._fail)
 
     async def _merge(self, rank, one):
         self.taken.append((rank, one.step, one.crossing.of_block.number))
+        if self._fails:
+            raise RuntimeError("a defect")
         return []
+
+    def _fail(self, failure):
+        self.failures.append(failure)
+        self.loop.stop()
 
     async def _nothing(self, *_given):
         return []
 
-    def seat(self, rank: int) -> MemberSeat:
+    def seat(self, rank: int) -> Seat:
         """Return the seat of a session that has begun."""
-        seat = MemberSeat(None, rank, "member")
         session = SimpleNamespace(worker=SimpleNamespace(executor=SimpleNamespace(fail=self.failures.append)))
-        self.seats.put(seat, session)
-        seat.is_taken = True
+        seat = Seat(rank, "member", session, decides=True, other_trainers=0, is_lossy=False, began_seconds=0.0)
+        self.seats.occupy(seat)
         return seat
 
     async def take_all(self) -> None:
         """Let the loop take what is there."""
-        self.loop.begin()
+        self.loop.start()
         for _ in range(1000):
             await asyncio.sleep(0)
-        await self.loop.stop()
+        await self.loop.close()
 
 
 def gradient(step: int, number: int = 0) -> SimpleNamespace:
@@ -74,7 +80,7 @@ def test_a_gradient_further_ahead_than_k_lets_it_ends_its_session_and_is_not_kep
         seat = group.seat(0)
         async with group.held_up:
             for step in range(STEP, STEP + 100):
-                group.loop.give(seat, gradient(step))
+                group.loop.queue_gradient(seat, gradient(step))
         await group.take_all()
         assert group.taken == [(0, step, 0) for step in range(STEP, STEP + STALENESS + 1)]
         assert len(group.failures) == 100 - len(group.taken)
@@ -88,21 +94,59 @@ def test_gradients_are_taken_in_their_order_and_those_of_sessions_that_have_ende
     async def main() -> None:
         group, dice = Group(), random.Random(seed)
         seats = [group.seat(rank) for rank in range(2)]
-        expected: list[tuple[MemberSeat, tuple[int, int, int]]] = []
+        expected: list[tuple[Seat, tuple[int, int, int]]] = []
         async with group.held_up:
             for _ in range(40):
                 rank, step, number = dice.randrange(2), STEP + dice.randrange(STALENESS + 1), dice.randrange(SLICES)
                 if dice.random() < 0.1:
-                    group.loop.drop(seats[rank])
                     expected = [each for each in expected if each[0] is not seats[rank]]
                     seats[rank] = group.seat(rank)
+                    group.loop.drop_unseated()
                 elif dice.random() < 0.1:
                     group.loop.look_again()
                 else:
-                    group.loop.give(seats[rank], gradient(step, number))
+                    group.loop.queue_gradient(seats[rank], gradient(step, number))
                     expected.append((seats[rank], (rank, step, number)))
         await group.take_all()
         assert group.taken == [what for _, what in expected]
         assert not group.failures
+
+    run_virtually(main)
+
+
+def test_whoever_waits_for_a_step_hears_of_the_end_of_the_life_at_once():
+    async def main() -> None:
+        group, now = Group(), asyncio.get_running_loop().time
+        group.loop.start()
+        began = now()
+        waiting = asyncio.create_task(group.loop.reach(STEP + 1))
+        await asyncio.sleep(0)
+        group.loop.stop()
+        assert not await waiting
+        assert now() == began
+        assert not await group.loop.reach(STEP), "nobody reaches a step of a life that has ended"
+        await group.loop.close()
+
+    run_virtually(main)
+
+
+def test_a_step_that_does_not_come_is_waited_for_so_long_and_no_longer():
+    async def main() -> None:
+        group = Group()
+        assert await group.loop.reach(STEP)
+        assert not await group.loop.reach(STEP + 1)
+
+    run_virtually(main)
+
+
+def test_a_defect_while_a_gradient_is_merged_ends_the_life_and_no_other_gradient_is_taken():
+    async def main() -> None:
+        group = Group(fails=True)
+        seat = group.seat(0)
+        for step in range(STEP, STEP + STALENESS + 1):
+            group.loop.queue_gradient(seat, gradient(step))
+        await group.take_all()
+        assert [str(failure) for failure in group.failures] == ["a defect"]
+        assert group.taken == [(0, STEP, 0)]
 
     run_virtually(main)

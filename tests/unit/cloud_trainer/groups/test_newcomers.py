@@ -4,8 +4,8 @@ import pytest
 
 from cloud_trainer.groups import newcomers
 from cloud_trainer.groups.newcomers import FIRST_REST, LONGEST_REST, PROMISE_SECONDS, Newcomers
+from cloud_trainer.groups.refusals import NotNowError
 from shared.errors import ConfigError, ProtocolError
-from shared.transport.rpc.status import StatusError
 
 STEPS = 20
 
@@ -91,7 +91,7 @@ async def test_a_step_that_no_trainer_can_have_promised_is_refused(step, claimed
 
 
 async def test_a_step_that_has_begun_can_be_asked_for_again():
-    with pytest.raises(StatusError, match="goes on without rank 2 since step 4"):
+    with pytest.raises(NotNowError, match="goes on without rank 2 since step 4"):
         await Newcomers("line").join(Waiting(5), 2, 4)
 
 
@@ -106,7 +106,7 @@ async def test_a_subject_that_lets_promises_lapse_costs_its_group_a_few_percent_
     while clock.now < began + 3600:
         try:
             await coming.promise(waiting, 2, 5, "theirs")
-        except StatusError as refusal:
+        except NotNowError as refusal:
             clock.now += refusal.retry_after_seconds
             continue
         clock.now += PROMISE_SECONDS
@@ -128,7 +128,7 @@ async def test_a_subject_rests_twice_as_long_each_time(joins, clock):
             coming.lose(2)
             await coming.lapse(waiting, clock.now)
         clock.now += times * 0.5 - 0.1
-        with pytest.raises(StatusError, match="has waited for a newcomer of 'ours'"):
+        with pytest.raises(NotNowError, match="has waited for a newcomer of 'ours'"):
             await coming.promise(waiting, 2, 5, "ours")
         assert await coming.promise(waiting, 3, 5, f"others-{times}") == 5, "others are not refused"
         await coming.join(waiting, 3, 5)

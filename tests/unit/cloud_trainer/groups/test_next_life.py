@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cloud_trainer.groups import witnesses
-from cloud_trainer.groups.witnesses import GoingBack, Witnesses
+from cloud_trainer.config import GroupConfig
+from cloud_trainer.groups import next_life
+from cloud_trainer.groups.next_life import GoingBack, NextLives
 
 BACK, FURTHER_BACK = GoingBack(0, 4), GoingBack(0, 0)
 
@@ -17,20 +18,24 @@ class Seats:
         self.attached, self.gone = [], []
         self.of = [SimpleNamespace(rank=rank) for rank in range(3)]
 
-    def session_of(self, seat):
-        return None if seat in self.gone else "a session"
+    def holds(self, seat):
+        return seat not in self.gone
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr(witnesses, "time", clock)
+    monkeypatch.setattr(next_life, "time", clock)
     return clock
+
+
+def judge(seats, leave_out_seconds=None):
+    return NextLives(GroupConfig(name="line", size=3, leave_out_seconds=leave_out_seconds), None, seats, None)
 
 
 def test_all_have_to_say_the_same():
     seats = Seats()
-    said = Witnesses("line", seats, None)
+    said = judge(seats)
     assert said.lacking(seats.of[0], BACK, [0, 1, 2]) == [1, 2]
     assert said.lacking(seats.of[1], BACK, [0, 1, 2]) == [2]
     assert said.lacking(seats.of[2], FURTHER_BACK, [0, 1, 2]) == [0, 1]
@@ -39,13 +44,13 @@ def test_all_have_to_say_the_same():
 
 def test_a_word_is_worth_nothing_once_its_session_is_gone_or_the_group_is_in_another_life():
     seats = Seats()
-    said = Witnesses("line", seats, None)
+    said = judge(seats)
     said.lacking(seats.of[1], BACK, [0, 1])
     seats.gone.append(seats.of[1])
     assert said.lacking(seats.of[0], BACK, [0, 1]) == [1]
     seats.gone.clear()
     assert said.lacking(seats.of[0], BACK, [0, 1]) == []
-    said.forget()
+    said.forget_words()
     assert said.lacking(seats.of[1], BACK, [0, 1]) == [0]
 
 
@@ -55,7 +60,7 @@ def test_a_group_that_leaves_out_late_members_waits_no_longer_for_the_word_of_th
 ):
     seats = Seats()
     seats.attached = [2]
-    said = Witnesses("line", seats, leave_out_seconds)
+    said = judge(seats, leave_out_seconds)
     said.lacking(seats.of[0], BACK, [0, 1, 2])
     clock.now += 2.9
     assert said.lacking(seats.of[0], BACK, [0, 1, 2]) == [1, 2]
