@@ -113,10 +113,10 @@ class TimelineRecorder:
             return
         self._streams[peer] = stream
         arrived = stream.peer_clock.to_local(receiver_nanoseconds)
-        one_way = (stream.estimate.round_trip_seconds or 0.0) / 2
+        one_way = (stream.estimate.round_trip.seconds or 0.0) / 2
         encoded = self._encoded.get(tensor.key.step, float("-inf"))
         began = min(max(arrived - max(event.seconds - one_way, 0.0), encoded), arrived)
-        rate = stream.estimate.bits_per_second or float("inf")  # On a link of unknown rate, tensors are small.
+        rate = stream.estimate.rate.bits_per_second or float("inf")  # On a link of unknown rate, tensors are small.
         soonest = min(began + one_way + len(tensor.payload) * 8 / rate, arrived)
         if (before := self._newest.get(peer)) is not None:
             self._draw(peer, before, came_before_others=before.acknowledged_nanoseconds == receiver_nanoseconds)

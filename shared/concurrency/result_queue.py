@@ -41,13 +41,18 @@ class ResultQueue(Generic[T]):
         return self._is_closed or self.failure is not None
 
     @property
+    def stops(self) -> bool:
+        """Tell whether the thread has to stop for either reason. On any thread."""
+        return self._is_closed or self.failure is not None or len(self._items) >= self._most
+
+    @property
     def is_full(self) -> bool:
         """Tell whether the thread has to stop until the event loop has looked. On any thread."""
         return len(self._items) >= self._most
 
     def put(self, item: T) -> None:
         """Add an item where there is room. On the thread."""
-        assert not self.is_full, f"no more than {self._most} items wait"
+        assert len(self._items) < self._most, f"no more than {self._most} items wait"
         self._items.append(item)
 
     def announce(self) -> None:

@@ -22,8 +22,8 @@ def ignore(_event: Event) -> None:
 class Events:
     """The readers of events, by type. Used on the event loop."""
 
-    def __init__(self, outer: Emit = ignore) -> None:
-        """outer: told every event first. So the events of a session are those of its run, and have readers of their own."""
+    def __init__(self, outer: Emit | None = None) -> None:
+        """outer: told every event first, so the events of a session are those of its run, and have readers of their own."""
         self._outer = outer
         self._readers: dict[type[Event], list[Callable[[Any], object]]] = {}
 
@@ -33,6 +33,7 @@ class Events:
 
     def emit(self, event: Event) -> None:
         """Tell an event to its readers, before this returns."""
-        self._outer(event)
+        if self._outer is not None:
+            self._outer(event)
         for reader in self._readers.get(type(event), ()):
             reader(event)

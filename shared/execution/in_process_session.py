@@ -255,7 +255,7 @@ class InProcessSession:
         while True:
             for steps in self._judges.values():
                 while (work := steps.next_work()) is not None:
-                    under_way += work.run()
+                    under_way += steps.run(work)
                     if (loss := steps.finish(work)) is not None:
                         losses.append(loss)
             if not under_way:
@@ -324,7 +324,7 @@ class InProcessSession:
                         done = True
 
     def _do(self, steps: StepScheduler, work: Work) -> None:
-        for one in work.run():
+        for one in steps.run(work):
             self._deliver(one)
         if (loss := steps.finish(work)) is not None:
             self._losses[work.step].append(loss)

@@ -1,6 +1,6 @@
 """The segments of a worker's program with all that is known of them beforehand, so that no step works it out again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -59,14 +59,11 @@ class PlannedSegment:
     """See `urgency_of_segment`."""
 
 
-class LastUses(NamedTuple):
-    """The segment, by its number, that is the last to need a tensor or its error gradient; one that is not named needs none.
+class UsedUp(NamedTuple):
+    """The tensors, and the error gradients, that no segment after one needs: places in `ModelFacts.values`."""
 
-    Tensors are places in `ModelFacts.values`.
-    """
-
-    values: dict[int, int]
-    gradients: dict[int, int]
+    values: tuple[int, ...]
+    gradients: tuple[int, ...]
 
 
 def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSegment, ...]:
@@ -86,14 +83,27 @@ def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSe
     )
 
 
-def last_uses(segments: tuple[Program, ...], model: ModelFacts) -> LastUses:
-    """Find the last segments that use each tensor and each error gradient."""
-    uses = LastUses({}, {})
-    for number, segment in enumerate(segments):
-        for one in segment:
-            uses.values.update(dict.fromkeys(_values_of(one, model), number))
-            uses.gradients.update(dict.fromkeys(_gradients_of(one, model), number))
-    return uses
+def used_up(segments: tuple[Program, ...], model: ModelFacts) -> tuple[UsedUp, ...]:
+    """By segment, what it needs last of all, and what it comes to have and none needs."""
+    values, gradients = (
+        _ending(segments, model, *each) for each in ((_values_of, _values_at), (_gradients_of, _gradients_at))
+    )
+    return tuple(map(UsedUp, values, gradients))
+
+
+_Places = Callable[[Operation, ModelFacts], Sequence[int]]
+
+
+def _ending(segments: tuple[Program, ...], model: ModelFacts, needed: _Places, there: _Places) -> list[tuple[int, ...]]:
+    """By segment, the places that it is the last to need, and those that it comes to have and that none needs."""
+    numbered = [(number, one) for number, segment in enumerate(segments) for one in segment]
+    last = {place: number for number, one in numbered for place in needed(one, model)}
+    ending: list[set[int]] = [set() for _ in segments]
+    for place, number in last.items():
+        ending[number].add(place)
+    for number, one in numbered:
+        ending[number].update(place for place in there(one, model) if place not in last)
+    return [tuple(places) for places in ending]
 
 
 def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operation | Learning | Updates]:
@@ -148,3 +158,24 @@ def _gradients_of(operation: Operation, model: ModelFacts) -> list[int]:
         case Send(crossing) if crossing.cargo is Cargo.ERROR_GRADIENT:
             return [model.features[crossing.index][slot] for slot in crossing.slots]
     return []
+
+
+def _values_at(operation: Operation, model: ModelFacts) -> Sequence[int]:
+    """The tensors that are there after an operation; before a forward, those that it is given."""
+    match operation:
+        case Forward(stage):
+            return (*model.features[stage.first], *model.features[stage.stop])
+        case Receive(crossing) if crossing.cargo is Cargo.FEATURE:
+            return model.features[crossing.index]
+    return ()
+
+
+def _gradients_at(operation: Operation, model: ModelFacts) -> Sequence[int]:
+    match operation:
+        case Loss():
+            return model.features[-1]
+        case Backward(stage, _):
+            return model.features[stage.first]
+        case Receive(crossing) if crossing.cargo is Cargo.ERROR_GRADIENT:
+            return model.features[crossing.index]
+    return ()

@@ -240,10 +240,11 @@ class SegmentRunner:
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
         """The rows of this batch; None where a short one leaves none."""
         scaled = self._scaled(rows, state.samples)
-        return scaled if scaled.count else None
+        return scaled if scaled.end > scaled.begin else None
 
     def _scaled(self, rows: Rows, samples: int) -> Rows:
-        return rows.scaled(samples, self._plan.placement.batch_size)
+        whole = self._plan.placement.batch_size
+        return rows if samples == whole else rows.scaled(samples, whole)
 
 
 def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:

@@ -5,14 +5,13 @@ order, so the order of segments and steps decides every bit. `SegmentRunner` com
 links: its caller brings arrivals, runs one piece of work at a time, and sends the results.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
 from shared.errors import DataError
 from shared.execution.blocks import PlacedBlocks
-from shared.execution.planned_segments import PlannedSegment, last_uses, planned
+from shared.execution.planned_segments import PlannedSegment, planned, used_up
 from shared.execution.segment_runner import SegmentRunner
 from shared.execution.step_in_flight import Load, Parcel, StepInFlight
 from shared.execution.step_tensors import StepTensors
@@ -30,7 +29,7 @@ from shared.training.losses import BatchLoss
 
 
 class Work(NamedTuple):
-    """One segment of one step. `run` computes, on any thread, while nothing else of this worker is run."""
+    """One segment of one step."""
 
     step: int
     segment: int
@@ -38,7 +37,6 @@ class Work(NamedTuple):
     """Name of the work, in words: "forward", or "backward, update"."""
     ends_step: bool
     """True if this worker has no more to do for the step then."""
-    run: Callable[[], list[Parcel]]
 
 
 class StepScheduler:
@@ -67,7 +65,7 @@ class StepScheduler:
         self._first_segments = [number for number, segment in enumerate(self._segments) if not segment.after]
         self._next_segments = _followers(self._segments)
         """The segments that may be next when one is done."""
-        self._last_uses = last_uses(rest, plan.model)
+        self._used_up = used_up(rest, plan.model)
         order = Order.of(rest)
         self._answering = frozenset((answering_segment(rest), *order.apart))
         """The segments after which another step may come here."""
@@ -143,7 +141,7 @@ class StepScheduler:
     def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
         """Something has come, decoded."""
         self._state(step, samples).arrived[crossing] = load
-        if crossing not in self._window.plan.sent_ahead:
+        if self._source is None and crossing not in self._window.plan.sent_ahead:
             self._note_begun(step)
 
     def next_work(self) -> Work | None:
@@ -174,11 +172,13 @@ class StepScheduler:
     def _work(self, state: StepInFlight, number: int) -> Work:
         segment = self._segments[number]
         ends_step = state.step >= self._first and len(state.done) + 1 == len(self._segments)
-        return Work(state.step, number, segment.name, ends_step, lambda: self._run(state, segment))
+        return Work(state.step, number, segment.name, ends_step)
 
-    def _run(self, state: StepInFlight, segment: PlannedSegment) -> list[Parcel]:
-        self._note_begun(state.step)
-        return self._runner.run(state, segment)
+    def run(self, work: Work) -> list[Parcel]:
+        """Compute a piece of work, on any thread, while nothing else of this worker is run. Returns its sends."""
+        if self._source is None:
+            self._note_begun(work.step)
+        return self._runner.run(self._steps[work.step], self._segments[work.segment])
 
     def finish(self, work: Work) -> BatchLoss | None:
         """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
@@ -190,7 +190,7 @@ class StepScheduler:
             for number in self._next_segments[work.segment]
             if state.done.issuperset(self._segments[number].after)
         ]
-        self._drop_used(state)
+        state.tensors.forget(*self._used_up[work.segment])
         self._last_segment = work.segment
         if work.segment in self._answering and self._answering <= state.done:
             self._window.answer(work.step)
@@ -221,8 +221,8 @@ class StepScheduler:
         return state
 
     def _note_begun(self, step: int) -> None:
-        """Count a step as begun where no samples enter: something of it is there or was computed, beside samples ahead."""
-        if self._source is None and step >= self._window.begun:
+        """Count a step as begun, where no samples enter: something of it is there or was computed, beside samples ahead."""
+        if step >= self._window.begun:
             self._window.begin(step)
 
     def _may_run(self, state: StepInFlight, number: int) -> bool:
@@ -243,10 +243,6 @@ class StepScheduler:
         if before == self._window.done:
             return self._steps[before].done.issuperset(behind)
         return before < self._window.done
-
-    def _drop_used(self, state: StepInFlight) -> None:
-        """Forget the tensors that no segment to come has a use for."""
-        state.tensors.keep(*([one for one, last in uses.items() if last not in state.done] for uses in self._last_uses))
 
 
 def _followers(whole: tuple[PlannedSegment, ...]) -> list[list[int]]:

@@ -86,11 +86,12 @@ class StepTensors:
             found.append(gathered(own, rows) if slot in crossing.slots and own else None)
         return tuple(found)
 
-    def keep(self, values: Collection[int], gradients: Collection[int]) -> None:
-        """Forget all other tensors, and all other error gradients."""
-        for held, kept in ((self._values, values), (self._gradients, gradients)):
-            for value in [each for each in held if each not in kept]:
-                del held[value]
+    def forget(self, values: Collection[int], gradients: Collection[int]) -> None:
+        """Forget these tensors, and these error gradients, as far as they are here."""
+        for value in values:
+            self._values.pop(value, None)
+        for value in gradients:
+            self._gradients.pop(value, None)
 
     def _feature(self, feature: int, rows: Rows, slots: Collection[int]) -> Slots:
         values = self._model.features[feature]

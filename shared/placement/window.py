@@ -62,12 +62,13 @@ class Window:
 
     def may_begin(self, step: int) -> bool:
         """Tell whether `step`, which is the next, may begin now where samples enter."""
-        most = self.plan.most_under_way
-        if step - self.done >= most or step - self._oldest > self.ahead:
+        most, oldest = self.plan.most_under_way, self._oldest if self._waits_for_reports else self.cleared
+        if step - self.done >= most or step - oldest > self.ahead:
             return False
-        is_followed = self._reported is None or step - self._reported < MOST_UNREPORTED
+        if self._reported is not None and step - self._reported >= MOST_UNREPORTED:
+            return False
         # So the steps that a worker without a state may have to do again are those of which its peers keep what it needs.
-        return is_followed and not any(step - self._others[name] >= most for name in self._stateless)
+        return not self._stateless or all(step - self._others[name] < most for name in self._stateless)
 
     def may_feed(self, step: int) -> bool:
         """Tell whether the samples of `step`, which are the next, may be taken now where samples enter."""

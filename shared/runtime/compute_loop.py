@@ -231,12 +231,12 @@ class ComputeLoop:
     @property
     def _is_over(self) -> bool:
         """True if the turn has to end, because others want the thread or the event loop has to look first."""
-        return self._results.is_stopped or self._results.is_full or self._thread.is_wanted
+        return self._results.stops or self._thread.is_wanted
 
     def _compute(self, work: Work) -> SegmentDone:
         started = time.monotonic()
         with translate_failures(f"step {work.step} at {self._scheduler.worker!r}", self._device):
-            outgoing = work.run()
+            outgoing = self._scheduler.run(work)
             synchronise(self._device)
             if work.ends_step:
                 self._record.write(work.step)
@@ -275,8 +275,8 @@ class ComputeLoop:
         """Begin all that may begin and are ready, and take others that are read; returns whether any has begun."""
         first, window = self._window.begun, self._window
         while not self._results.is_full:
-            if window.begun == window.fed and window.may_begin(window.begun):
-                self._take_batch()
+            if window.begun == window.fed and not (window.may_begin(window.begun) and self._take_batch()):
+                break
             if self._results.is_full or not self._has_begin_due():
                 break
             self._begin(window.begun)

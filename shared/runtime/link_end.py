@@ -93,12 +93,12 @@ class LinkEnd:
     @property
     def bits_per_second(self) -> float | None:
         """The rate of the link in the direction to the peer; None while it is not known."""
-        return None if self._stream is None else self._stream.estimate.bits_per_second
+        return None if self._stream is None else self._stream.estimate.rate.bits_per_second
 
     @property
     def round_trip_seconds(self) -> float | None:
         """Return the seconds to the peer and back; None where they are not known."""
-        return None if self._stream is None else self._stream.estimate.round_trip_seconds
+        return None if self._stream is None else self._stream.estimate.round_trip.seconds
 
     @property
     def waiting(self) -> int:

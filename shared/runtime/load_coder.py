@@ -1,17 +1,11 @@
 """Loads to the form of the wire and back, each on the thread of the codecs or at once, whichever takes less time."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
-
 from shared.codec import Encoded
 from shared.concurrency.threads import Runner
 from shared.execution.feedback import Feedback, errors_of
 from shared.execution.step_in_flight import EncodedSlots, Load, Parcel, tensors_in
 from shared.placement import Cargo
 from shared.runtime.forms import Form
-
-T = TypeVar("T")
 
 
 class LoadCoder:
@@ -30,11 +24,11 @@ class LoadCoder:
             return await self._codecs.run(self._encode, item, form)
         at_once = sum(tensor.nbytes for tensor in tensors) <= form.quick_bytes
         if not form.is_lossless:
-            return await self._called(partial(self._encode, item, form), at_once=at_once)
+            return self._encode(item, form) if at_once else await self._codecs.run(self._encode, item, form)
         if item.crossing.cargo is Cargo.FEATURE and self._staleness:
             # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
             # memory from being used again as a whole.
-            item.load = await self._called(partial(_copied, item.load), at_once=at_once)
+            item.load = _copied(item.load) if at_once else await self._codecs.run(_copied, item.load)
         return form.encode(item.load)
 
     async def decode(self, form: Form, step: int, samples: int, slots: EncodedSlots) -> Load:
@@ -46,17 +40,14 @@ class LoadCoder:
         takes_time = crossing.cargo is Cargo.ERROR_GRADIENT and self._feedback.is_due(step, crossing)
         if not takes_time and form.is_lossless:
             return form.decode(slots)
-        at_once = sum(map(raw_bytes, slots.values())) <= form.quick_bytes
-        return await self._called(partial(self._decode, form, step, samples, slots), at_once=at_once)
+        if sum(map(raw_bytes, slots.values())) <= form.quick_bytes:
+            return self._decode(form, step, samples, slots)
+        return await self._codecs.run(self._decode, form, step, samples, slots)
 
     def note_taken(self, step: int, form: Form) -> None:
         """The load of a crossing has come for good."""
         if form.crossing.cargo is Cargo.ERROR_GRADIENT:
             self._feedback.forget(step, form.crossing)
-
-    async def _called(self, function: Callable[[], T], *, at_once: bool) -> T:
-        """Call a function on the thread of the codecs, or here, and return its result."""
-        return function() if at_once else await self._codecs.run(function)
 
     def _encode(self, item: Parcel, form: Form) -> EncodedSlots:
         if item.encoded is not None:  # by a call that nobody waits for any more, because its stream was lost

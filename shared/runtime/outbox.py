@@ -23,6 +23,8 @@ class _Leaving(ResendBuffer[Parcel]):
         super().__init__(first_step)
         self.crossing = crossing
         self.number = number
+        self.first: Parcel | None = None
+        """The first item that waits."""
         self.place: _Place | None = None
         """Its place among those of which something waits."""
         self.there: int | None = None
@@ -94,7 +96,7 @@ class Outbox:
             if not item.waits or self._labelled is None:
                 return (item,)
             labelled = self._of[self._labelled]
-            feature = labelled.first_unsent()
+            feature = labelled.first
             if feature is not None and feature.step == item.step:
                 return item, feature
             if labelled.sent_step > item.step:  # A lost stream has brought the feature alone.
@@ -105,8 +107,8 @@ class Outbox:
         """The first item of each crossing of which something waits, in their order."""
         ahead: list[Parcel] = []
         for _, number in self._ready:
-            if (item := self._leaving[number].first_unsent()) is None:
-                continue  # The peer again waits for a tensor that it had, and that is forgotten.
+            item = self._leaving[number].first
+            assert item is not None, "what has a place waits"
             if item.step < begun:
                 yield item
             else:
@@ -115,12 +117,13 @@ class Outbox:
 
     def _together(self, bundle: Bundle, step: int) -> tuple[Parcel, ...]:
         """Return the items of a bundle that the peer lacks of a step. A lost stream may have brought some of them."""
-        first = (self._of[one].first_unsent() for one in bundle.together)
+        first = (self._of[one].first for one in bundle.together)
         return tuple(item for item in first if item is not None and item.step == step)
 
     def _look_at(self, leaving: _Leaving) -> None:
         """Count a crossing among those of which something waits, with its first item, or among them no more."""
-        item, before, now = leaving.first_unsent(), leaving.place, None
+        leaving.first = item = leaving.first_unsent()
+        before, now = leaving.place, None
         if item is not None:
             now = urgency(leaving.crossing, item.step, merged=self._merged), leaving.number
         if before == now:
@@ -169,4 +172,7 @@ class Outbox:
         self._forgotten = before
         for one in self._leaving:
             # The weights that the step before has made are those with which this one begins.
-            one.forget_before(before - (one.crossing.cargo is Cargo.WEIGHTS and self._keeps_first))
+            kept = before - (one.crossing.cargo is Cargo.WEIGHTS and self._keeps_first)
+            one.forget_before(kept)
+            if one.first is not None and one.first.step < kept:  # the peer again waits for a tensor that it had
+                self._look_at(one)

@@ -129,11 +129,12 @@ class Stage:
         features = self._writable(self._fitting(features))
         self._set_mode(training=True)
         with self._block_failures, self._computing():
+            runs_again = self.held.recipe.checkpoint_activations and torch.is_grad_enabled()
             for position, block in enumerate(self.blocks):
                 self._running = position
                 values = None if weights is None else weights[block.index]
                 run = partial(self._run_block, block, step, values)
-                features = run_again_later(block, run, features) if self._checkpoints() else run(*features)
+                features = run_again_later(block, run, features) if runs_again else run(*features)
         return features
 
     def _run_block(
@@ -143,9 +144,6 @@ class Stage:
             return call_module(block.module, features, values)
         with random_state(self.held.recipe.seed, step, block.index, *self._random_parts):
             return call_module(block.module, features, values)
-
-    def _checkpoints(self) -> bool:
-        return self.held.recipe.checkpoint_activations and torch.is_grad_enabled()
 
     def _placed(self, features: Slots) -> Slots:
         return tuple(None if tensor is None else tensor.to(self.device) for tensor in features)

@@ -168,7 +168,7 @@ class Replay:
             while self._life < life:
                 self._begin_again()
             work = next(one for one in self._steps[turn.worker].work_of(turn.step) if one.segment == turn.segment)
-            for one in work.run():
+            for one in self._steps[turn.worker].run(work):
                 self._send(one)
             self._steps[turn.worker].finish(work)
         return self.chains

@@ -270,7 +270,7 @@ class LooseSession:
         works = [work for step in steps.in_flight for work in steps.work_of(step)]
         work = self._dice.choice(works)
         self.turns.append(Turn(worker, work.step, work.segment))
-        self._post(work.run())
+        self._post(steps.run(work))
         steps.finish(work)
 
     def _post(self, outgoing: list[Parcel]) -> None:

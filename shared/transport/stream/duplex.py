@@ -152,7 +152,7 @@ class Duplex(Generic[Out, In]):
             tensors, self._chunk_bytes_of(ends - self._credits.sent_bytes, measures=measures), started
         ):
             if not self._credits.under_way_bytes:
-                self.estimate.idle()
+                self.estimate.rate.idle()
                 self._quiet_since = time.monotonic()
             frames, payload = zip(*parts, strict=True)
             count = sum(map(len, payload))
@@ -170,12 +170,12 @@ class Duplex(Generic[Out, In]):
 
     def _waits_for_ack(self, count: int, *, more_follows: bool) -> bool:
         """Tell whether `count` bytes need their ack at once: for room, or because one more message costs little beside them."""
-        is_long = more_follows and count * 8 > MEASURED_SECONDS * (self.estimate.bits_per_second or float("inf"))
+        is_long = more_follows and count * 8 > MEASURED_SECONDS * (self.estimate.rate.bits_per_second or float("inf"))
         room, under_way = self._credits.room_bytes, self._credits.under_way_bytes
         unasked = self._credits.sent_bytes - self._asked_bytes
         # On a long way what comes then makes room before there is none, and a few times a round trip are enough.
         makes_room = under_way >= room and unasked * ASKED_TIMES >= room + under_way
-        return is_long or makes_room or self.estimate.draining or room < LONGEST_CHUNK * self._chunk_bytes
+        return is_long or makes_room or self.estimate.rate.draining or room < LONGEST_CHUNK * self._chunk_bytes
 
     async def receive(self) -> tuple[In, Sequence[WireTensor]] | None:
         """Return the next message with more than acks and chunks, or that completes tensors, and these tensors; None at
@@ -250,7 +250,7 @@ class Duplex(Generic[Out, In]):
         if not measures:
             chunks = round(count / self._chunk_bytes) or 1
             return min(max(-(-count // chunks), 1), self._largest_chunk_bytes)
-        least = LEAST_FIRST_CHUNK_BYTES if self.estimate.bits_per_second is None else LEAST_CHUNK_BYTES
+        least = LEAST_FIRST_CHUNK_BYTES if self.estimate.rate.bits_per_second is None else LEAST_CHUNK_BYTES
         return min(max(-(-count // LEAST_CHUNKS_OF_A_TENSOR), least), self._chunk_bytes)
 
     def _allow(self, received_bytes: int) -> None:

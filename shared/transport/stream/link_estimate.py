@@ -93,45 +93,26 @@ class LinkEstimate:
     """The rate of one direction of a stream, its round trip, and whether both are still believed."""
 
     def __init__(self) -> None:
-        self._rate = LinkRate()
-        self._round_trip = RoundTrip()
+        self.rate = LinkRate()
+        self.round_trip = RoundTrip()
         self._suspicion = Suspicion()
         self._measured_seconds = 0.0
         """Time of the last tensor that measured the link."""
 
-    @property
-    def bits_per_second(self) -> float | None:
-        """See `LinkRate`."""
-        return self._rate.bits_per_second
-
-    @property
-    def round_trip_seconds(self) -> float | None:
-        """See `RoundTrip.seconds`."""
-        return self._round_trip.seconds
-
-    @property
-    def draining(self) -> bool:
-        """See `LinkRate`."""
-        return self._rate.draining
-
     def allowance(self, largest_chunk_bytes: int) -> Allowance | None:
         """Return the limits of the sender now; None before the rate is known."""
-        return allowance(self._rate, largest_chunk_bytes)
+        return allowance(self.rate, largest_chunk_bytes)
 
     def wants_ack(self, chunk_bytes: int, now_seconds: float) -> bool:
         """Tell whether this chunk should be sent by itself and acknowledged, so that it shows the round trip."""
-        return self._round_trip.is_due(chunk_bytes, now_seconds)
+        return self.round_trip.is_due(chunk_bytes, now_seconds)
 
     def begin_measurement(self, now_seconds: float) -> bool:
         """Tell whether a tensor sent now should measure the link, which then counts as measured."""
         is_due = now_seconds > self._measured_seconds + MEASURED_AGAIN_SECONDS
-        if is_due := is_due or self.bits_per_second is None or self._suspicion.is_raised:
+        if is_due := is_due or self.rate.bits_per_second is None or self._suspicion.is_raised:
             self._measured_seconds = now_seconds
         return is_due
-
-    def idle(self) -> None:
-        """See `LinkRate`."""
-        self._rate.idle()
 
     def acknowledged(
         self,
@@ -143,8 +124,8 @@ class LinkEstimate:
     ) -> None:
         """Take an ack, as `LinkRate.acknowledged` does. chunk_bytes: those of the last chunk that has arrived."""
         ack_seconds = now_seconds - written_seconds
-        self._suspicion.note(ack_seconds, chunk_bytes * 8 / (self.bits_per_second or float("inf")))
-        self._rate.acknowledged(received_bytes, receiver_nanoseconds, written_seconds, now_seconds)
+        self._suspicion.note(ack_seconds, chunk_bytes * 8 / (self.rate.bits_per_second or float("inf")))
+        self.rate.acknowledged(received_bytes, receiver_nanoseconds, written_seconds, now_seconds)
         # An ack that was all queue shows that the queue was taken for too long, so it bounds the round trip by itself.
-        unqueued_seconds = ack_seconds - self._rate.queue_seconds or ack_seconds
-        self._round_trip.observe(unqueued_seconds, chunk_bytes, self.bits_per_second, now_seconds)
+        unqueued_seconds = ack_seconds - self.rate.queue_seconds or ack_seconds
+        self.round_trip.observe(unqueued_seconds, chunk_bytes, self.rate.bits_per_second, now_seconds)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError
-from shared.execution.planned_segments import last_uses, planned
+from shared.execution.planned_segments import planned, used_up
 from shared.placement import (
     BlockFacts,
     Cargo,
@@ -107,7 +107,7 @@ def worked_out(placement, model):
         for worker in placement.workers:
             _, rest = segments(plan.program(worker))
             planned(rest, model)
-            last_uses(rest, model)
+            used_up(rest, model)
             for peer in plan.peers(worker):
                 plan.between(worker, peer)
 
@@ -179,13 +179,11 @@ def test_a_tensor_is_kept_until_the_last_segment_that_needs_it(data):
     plan = StepPlan(placement, model)
     for worker in WORKERS:
         _, rest = segments(plan.program(worker))
-        uses = last_uses(rest, model)
-        for number, segment in enumerate(rest):
+        gone = {Cargo.FEATURE: set(), Cargo.ERROR_GRADIENT: set()}
+        for segment, ending in zip(rest, used_up(rest, model), strict=True):
             for one in segment:
-                if isinstance(one, Send) and one.crossing.cargo is Cargo.FEATURE:
+                if isinstance(one, Send) and one.crossing.cargo in gone:
                     values = [model.features[one.crossing.index][slot] for slot in one.crossing.slots]
-                    assert min(map(uses.values.__getitem__, values)) >= number
-                if isinstance(one, Send) and one.crossing.cargo is Cargo.ERROR_GRADIENT:
-                    values = [model.features[one.crossing.index][slot] for slot in one.crossing.slots]
-                    assert min(map(uses.gradients.__getitem__, values)) >= number
-        assert max((*uses.values.values(), *uses.gradients.values()), default=0) < max(len(rest), 1)
+                    assert gone[one.crossing.cargo].isdisjoint(values)
+            gone[Cargo.FEATURE].update(ending.values)
+            gone[Cargo.ERROR_GRADIENT].update(ending.gradients)

@@ -108,7 +108,7 @@ async def exchange(near: Duplex, far: Duplex, steps: int, size: int, seconds: fl
 
 
 def is_known(end: Duplex, wire: Wire) -> bool:
-    return end.estimate.bits_per_second == pytest.approx(wire.bits_per_second, rel=0.1)
+    return end.estimate.rate.bits_per_second == pytest.approx(wire.bits_per_second, rel=0.1)
 
 
 @settings(max_examples=examples(25), deadline=None)
