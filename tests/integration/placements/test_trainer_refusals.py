@@ -119,7 +119,7 @@ async def test_a_link_begins_with_its_opening_and_with_a_position():
             assert end is Code.INVALID_ARGUMENT
         wrong = LinkPosition(placement_version=7)
         opened = [LinkMessage(opening=opening(agent)), LinkMessage(position=wrong)]
-        assert await ended(server.address, opened) is Code.INVALID_ARGUMENT
+        assert await ended(server.address, opened) is Code.FAILED_PRECONDITION
         await agent.lose("gpu")  # each of these that was opened has taken its place
 
 
