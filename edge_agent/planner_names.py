@@ -19,17 +19,7 @@ PARTITION = "partition"
 """The plan of a chain, which a simulation compares with the engine."""
 
 EDGEMOVE = "edgemove"
-MOVE_POLICY_NAMES = (
-    BEST,
-    "sticky",
-    "nearest",
-    EDGEMOVE,
-    "pipedream-e",
-    "device-cloud",
-    "edge-only",
-    "lower-bound",
-)
-"""Policies that a simulation of a device that moves compares. No policy exceeds the last one."""
+"""Policy of choosing a trainer by the algorithms of paper 003."""
 
 SEQUENTIAL, LAYERWISE, IBATCH, DYNACOMM, FLOW = "sequential", "layerwise", "ibatch", "dynacomm", "flow"
 STRATEGY_NAMES = (SEQUENTIAL, LAYERWISE, IBATCH, DYNACOMM, FLOW)

@@ -3,6 +3,8 @@
 Parse, call edge_agent.planning, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +26,7 @@ from edge_agent.commands.plans.plan_options import (
     refuse_others,
 )
 from edge_agent.commands.schedules.options import ALL, GROUP, Members, named
-from edge_agent.planner_names import ACCURATE, GREEDY, MOVE_POLICY_NAMES, PARTITION, STRATEGY_NAMES
+from edge_agent.planner_names import ACCURATE, GREEDY, PARTITION, STRATEGY_NAMES
 from isthmus_entry_points import importing
 from shared.errors import PlanError
 
@@ -39,6 +41,21 @@ OF_GROUPS = {
     *("strategy", "members", "as_json"),
 }
 """Options that say something about a group."""
+
+
+@dataclass(frozen=True)
+class MoveOptions:
+    """The options of a simulated move, as they were given."""
+
+    sites: Path
+    path: Path
+    policies: Sequence[str]
+    uplink: str | None
+    downlink: str | None
+    between: str
+    cloud_round_trip: str
+    relay: bool
+    seed: int
 
 
 def simulate(
@@ -98,7 +115,7 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Policy to follow; may be repeated. All of them when absent: {', '.join(MOVE_POLICY_NAMES)}.",
+            help="Policy to follow; may be repeated. All of them when absent.",
             rich_help_panel=MOVE,
         ),
     ] = None,
@@ -131,14 +148,14 @@ def simulate(
         from edge_agent.commands.schedules.printing import print_runs
         from edge_agent.commands.simulation import open_links, print_results
         from edge_agent.planning import Question, SearchSpace, Setting, compare
+        from edge_agent.planning.installed import MOVES, installed_function
         from edge_agent.planning.schedules import compare_strategies
 
     if sites is not None or path is not None:
         if sites is None or path is None:
             raise typer.BadParameter("give both --sites and --path")
         refuse_others(context, {*MOVING, *COMMON, "downlink"}, "says nothing about a device that moves")
-        from edge_agent.commands.move_simulation import MoveOptions, print_moves
-
+        print_moves = installed_function(MOVES, "the simulation of a device that moves")
         options = MoveOptions(
             sites, path, policy or (), uplink, downlink, between, cloud_round_trip, relay=relay, seed=seed
         )
