@@ -13,7 +13,7 @@ from shared.errors import PlanError
 
 GROUP = "isthmus.planners"
 PAIR, PAIR_RUNS, CHAIN_RUNS, MOVES, PREDICTIONS = "pair", "pair-runs", "chain-runs", "moves", "predictions"
-BENCHMARKS = "the benchmarks of a checkout, which are not installed here (pip install --no-deps -e benchmarks)"
+BENCHMARKS = "the benchmarks of a checkout, which are not installed here (pip install ./benchmarks)"
 
 
 def installed(name: str) -> dict[str, Any]:
