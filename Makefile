@@ -19,10 +19,10 @@ BIN := .venv/bin
 .PHONY: setup demo demo-chain demo-groups demo-engine demo-move demo-tiers test watch test-slow test-full test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
 setup: .venv/dev
 
-.venv/runtime: requirements.lock pyproject.toml
+.venv/runtime: requirements.lock pyproject.toml benchmarks/pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e benchmarks
 	touch $@
 
 .venv/dev: .venv/runtime requirements-dev.lock

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.planning.adaptation import links
 from benchmarks.prediction import Bench, bench, flags
+from benchmarks.rivals.pair import edge_only
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
@@ -38,7 +39,6 @@ from edge_agent.planning import (
     Setting,
     Trace,
     compare,
-    edge_only,
     simulate,
 )
 

@@ -20,6 +20,8 @@ from time import monotonic
 
 from benchmarks.net import Mesh, meshed_namespaces
 from benchmarks.networks import PACE
+from benchmarks.rivals.moving import Site, load_path, load_sites
+from benchmarks.rivals.moving.paths import Path as WorldPath
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.live import LiveRun, Moment
 from benchmarks.support.machine import machine
@@ -38,8 +40,6 @@ from deploy.demo.demo_move import (
     simulated,
     stays,
 )
-from edge_agent.planning.moving import Site, load_path, load_sites
-from edge_agent.planning.moving.paths import Path as WorldPath
 from shared.errors import IsthmusError
 from shared.placement import AGENT
 

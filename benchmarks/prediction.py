@@ -20,13 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.net import Link, Measure, linked_namespaces, slowed_device
+from benchmarks.rivals.pair import fixed
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, seconds_per_step, write_json
 from benchmarks.support.series import Training, Trainings, trainings
-from edge_agent.planning import Profile, Rates, SearchSpace, fixed, greedy, load_profile
+from edge_agent.planning import Profile, Rates, SearchSpace, greedy, load_profile
 from shared.errors import IsthmusError
 
 MEDIAN_GOAL, WORST_GOAL, DECISION_GOAL = 0.10, 0.20, 0.05

@@ -3,38 +3,23 @@
 Command lines show these; `edge_agent.planning` has what computes, and needs numpy for it.
 """
 
-ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED = "accurate", "greedy", "jointdnn", "edge-only", "fixed"
+ACCURATE, GREEDY, FIXED = "accurate", "greedy", "fixed"
 """`fixed` is no planner, since its deployment is given."""
-PLANNER_NAMES = (ACCURATE, GREEDY, JOINTDNN, EDGE_ONLY, FIXED)
-"""Planners that can make a plan."""
+PLANNER_NAMES = (ACCURATE, GREEDY, FIXED)
+"""Planners of two workers; rivals of theirs may be installed."""
 RUN_PLANNER_NAMES = (GREEDY, FIXED)
 """Planners that the engine of a run can use: `greedy` follows the link as it changes, `fixed` keeps the deployment."""
 
-BEST, HIERTRAIN, JOINTDNN_PLUS, JALAD = "best", "hiertrain", "jointdnn+", "jalad"
+BEST, HIERTRAIN, JOINTDNN, JOINTDNN_PLUS, JALAD = "best", "hiertrain", "jointdnn", "jointdnn+", "jalad"
 ALL_DEVICE, ALL_EDGE, ALL_CLOUD = "all-device", "all-edge", "all-cloud"
 TIER_PLANNER_NAMES = (BEST, HIERTRAIN, JOINTDNN, JOINTDNN_PLUS, JALAD, ALL_DEVICE, ALL_EDGE, ALL_CLOUD)
 """Planners of three tiers."""
 
-BEST_FIXED = "best-fixed"
-"""Reference that planners are judged by."""
-CONTESTANT_NAMES = (*(name for name in PLANNER_NAMES if name != FIXED), BEST_FIXED)
-"""Contestants that a simulation of two workers compares."""
-PARTITION, EVEN = "partition", "even"
-CHAIN_CONTESTANT_NAMES = (PARTITION, GREEDY, EVEN)
-"""Contestants that a simulation of a chain compares."""
+PARTITION = "partition"
+"""The plan of a chain, which a simulation compares with the engine."""
 
 EDGEMOVE = "edgemove"
-MOVE_POLICY_NAMES = (
-    BEST,
-    "sticky",
-    "nearest",
-    EDGEMOVE,
-    "pipedream-e",
-    "device-cloud",
-    "edge-only",
-    "lower-bound",
-)
-"""Policies that a simulation of a device that moves compares. No policy exceeds the last one."""
+"""Policy of choosing a trainer by the algorithms of paper 003."""
 
 SEQUENTIAL, LAYERWISE, IBATCH, DYNACOMM, FLOW = "sequential", "layerwise", "ibatch", "dynacomm", "flow"
 STRATEGY_NAMES = (SEQUENTIAL, LAYERWISE, IBATCH, DYNACOMM, FLOW)

@@ -20,8 +20,9 @@ from benchmarks.planning.tuning import Tuning
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
 from edge_agent.planning import Conditions, Profile, Question, Rates, SearchSpace
-from edge_agent.planning.choice import Candidate, CandidateCosts, CutClimb, conditions_for, first_cut, rank
+from edge_agent.planning.choice import Candidate, CandidateCosts, conditions_for, rank
 from edge_agent.planning.measurements import Floats
+from edge_agent.planning.papers.edgemove import CutClimb, first_cut
 
 MARGIN = 0.05
 OFF = 0.25

@@ -25,12 +25,11 @@ from benchmarks.planning.moving_foresight import most_steps
 from benchmarks.planning.moving_paper import report_paper
 from benchmarks.planning.moving_paths import NETWORK, random_path
 from benchmarks.planning.paper_profiles import DEVICES, vgg19_profile
+from benchmarks.rivals.moving import MOVE_POLICY_NAMES, MoveRun, Site, World, load_sites, simulate_moves
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
-from edge_agent.planner_names import MOVE_POLICY_NAMES
 from edge_agent.planning import Profile, Question, SearchSpace
 from edge_agent.planning.choice import CandidateCosts
-from edge_agent.planning.moving import MoveRun, Site, World, load_sites, simulate_moves
 
 SPEEDS = (1.4, 10.0, 20.0)
 """Metres per second: on foot, in a tram, in a car."""

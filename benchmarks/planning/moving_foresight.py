@@ -6,9 +6,9 @@ as long as the simulator says of these layouts. It is no strict bound: a policy 
 
 import numpy as np
 
+from benchmarks.rivals.moving import World
+from benchmarks.rivals.moving.look import Look, Place
 from edge_agent.planning.measurements import Floats, Ints
-from edge_agent.planning.moving import World
-from edge_agent.planning.moving.look import Look, Place
 
 
 def most_steps(world: World) -> float:

@@ -26,18 +26,11 @@ from rich.table import Table
 
 from benchmarks.predictor.baselines import ftpipehd, nearest_device, one_factor
 from benchmarks.predictor.paper_network import paper_network
+from benchmarks.rivals.prediction import Accuracy, accuracy, trial
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
-from edge_agent.planning.prediction import (
-    Accuracy,
-    KnownDevices,
-    LatencyTable,
-    accuracy,
-    known_devices,
-    load_table,
-    trial,
-)
+from edge_agent.planning.prediction import KnownDevices, LatencyTable, known_devices, load_table
 
 LEVELS = ("SSE41", "AVX", "AVX2", "AVX512_CORE")
 NONE = "none"

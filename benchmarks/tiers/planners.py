@@ -12,7 +12,7 @@ from edge_agent.planner_names import BEST, HIERTRAIN
 from edge_agent.planning import Question, SearchSpace, TierPlanner, conditions_of
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.columns import columns_of
-from edge_agent.planning.families.tiers.hiertrain import eq12_seconds
+from edge_agent.planning.papers.hiertrain import eq12_seconds
 
 BLOCKS, BATCH = 34, 128
 SETTING = Setting({"edge": 8e9, "near": 12e9, "gpu": 500e9}, 5.0, 3.0, block_seconds=1e-4)

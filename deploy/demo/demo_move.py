@@ -21,13 +21,13 @@ import numpy as np
 
 from benchmarks.net.relay import Relay
 from benchmarks.networks import PACE
+from benchmarks.rivals.moving import Network, Site, World, load_path, load_sites, simulate_moves
+from benchmarks.rivals.moving.paths import Path as WorldPath
+from benchmarks.rivals.moving.paths import metres_between
 from benchmarks.support.live import LiveRun, Moment
 from deploy.demo import demo
 from edge_agent.planning import Question, SearchSpace, load_profile
 from edge_agent.planning.choice import CandidateCosts
-from edge_agent.planning.moving import Network, Site, World, load_path, load_sites, simulate_moves
-from edge_agent.planning.moving.paths import Path as WorldPath
-from edge_agent.planning.moving.paths import metres_between
 from shared.errors import IsthmusError
 from shared.placement import AGENT
 

@@ -32,14 +32,27 @@ from edge_agent.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, PLAN
 from isthmus_entry_points import importing
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
 from shared.commands.options import one_of
-from shared.errors import PlanError
 
 OF_TIERS_ALONE = {"ahead", "batch", "inputs_to", "placement_out", "placements"}
 OF_TIERS = {*OF_TIERS_ALONE, "planner", "staleness", "bits", "allow_edge_only", "as_json"}
 """Options that say something about three tiers."""
 
+NAMES = tuple(dict.fromkeys((*PLANNER_NAMES, *TIER_PLANNER_NAMES)))
+"""Planners that need no other package."""
 OF_GROUPS = {"members", "uplink", "downlink", "round_trip", "as_json"}
 """Options that say something about a group."""
+
+
+def check_planner(name: str | None) -> str | None:
+    """Refuse a planner that is neither here nor among the rivals that are installed. Raises typer.BadParameter."""
+    if name is None or name in NAMES:
+        return name
+    with importing("edge-agent"):
+        from edge_agent.planning.installed import PAIR, installed, there_are
+
+    if name not in (rivals := installed(PAIR)):
+        raise typer.BadParameter(f"there is no planner {name!r}; {there_are([*NAMES, *rivals], rivals)}")
+    return name
 
 
 def plan(
@@ -61,8 +74,10 @@ def plan(
     planner: Annotated[
         str | None,
         typer.Option(
-            help="Which planner chooses; accurate for two workers and best for three tiers when absent.",
-            **one_of(dict.fromkeys((*PLANNER_NAMES, *TIER_PLANNER_NAMES))),
+            help="Which planner chooses; accurate for two workers and best for three tiers when absent. The benchmarks have "
+            "others.",
+            callback=check_planner,
+            metavar=f"[{'|'.join(NAMES)}]",
         ),
     ] = None,
     cut: Annotated[
@@ -150,10 +165,7 @@ def plan(
         raise typer.BadParameter("give --uplink and --downlink, the rates of the link between the two workers")
     others = {parameter.name or "" for parameter in context.command.params} - OF_TIERS_ALONE - {"members"}
     refuse_others(context, others, "says nothing about two workers")
-    planner = planner or ACCURATE
-    if planner not in PLANNER_NAMES:
-        raise PlanError(f"--planner is {planner}, which is for three tiers; of two workers: {', '.join(PLANNER_NAMES)}")
-    refuse_forbidden([planner], allow_edge_only=allow_edge_only)
+    refuse_forbidden([planner or ACCURATE], allow_edge_only=allow_edge_only)
     rates = read_link(uplink, downlink, round_trip, loaded)
     space = SearchSpace(parse_bits(bits), staleness, None if cut is None else (cut,), allow_edge_only=allow_edge_only)
-    print_link_plan(planner, loaded, rates, space, horizon, from_cut, as_json=as_json)
+    print_link_plan(planner or ACCURATE, loaded, rates, space, horizon, from_cut, as_json=as_json)

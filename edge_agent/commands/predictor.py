@@ -1,20 +1,16 @@
 """`edge-agent predictor`: learn from latency tables of known devices, and predict another one from ten of its times."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from isthmus_entry_points import importing
 from shared.errors import PlanError
 from shared.files.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from edge_agent.planning.prediction import Evaluation, KnownDevices
+    from edge_agent.planning.prediction import KnownDevices
 
 Tables = Annotated[
     list[Path],
@@ -71,13 +67,11 @@ def evaluate_command(
 ) -> None:
     """Predict a device that was never seen, and compare with what was measured."""
     with importing("edge-agent"):
-        from edge_agent.planning.prediction import evaluate, load_table
+        from edge_agent.planning.installed import PREDICTIONS, installed_function
+        from edge_agent.planning.prediction import load_table
 
-    evaluation = evaluate(_known(tables, more_tables), load_table(unseen), samples)
-    if as_json:
-        typer.echo(json.dumps(asdict(evaluation), indent=2))
-    else:
-        Console().print(_render(evaluation))
+    print_evaluation = installed_function(PREDICTIONS, "the evaluation of a predictor")
+    print_evaluation(_known(tables, more_tables), load_table(unseen), samples, as_json=as_json)
 
 
 def _known(first: list[Path], more: list[Path] | None) -> "KnownDevices":
@@ -87,14 +81,3 @@ def _known(first: list[Path], more: list[Path] | None) -> "KnownDevices":
     if len(set(paths)) < len(paths):
         raise PlanError("--tables names a file twice; a device counts once")
     return known_devices({str(path): load_table(path) for path in paths})
-
-
-def _render(evaluation: "Evaluation") -> Table:
-    shown = Table(
-        title=f"{evaluation.device}: {evaluation.judged} sub-models predicted from {evaluation.used}",
-        title_justify="left",
-    )
-    for column in ("within 5 %", "within 10 %", "median error", "worst error"):
-        shown.add_column(column, justify="right")
-    shown.add_row(*(f"{100 * figure:.1f} %" for figure in asdict(evaluation.predictor).values()))
-    return shown

@@ -3,6 +3,8 @@
 Parse, call edge_agent.planning, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +26,7 @@ from edge_agent.commands.plans.plan_options import (
     refuse_others,
 )
 from edge_agent.commands.schedules.options import ALL, GROUP, Members, named
-from edge_agent.planner_names import CHAIN_CONTESTANT_NAMES, CONTESTANT_NAMES, MOVE_POLICY_NAMES, STRATEGY_NAMES
+from edge_agent.planner_names import ACCURATE, GREEDY, PARTITION, STRATEGY_NAMES
 from isthmus_entry_points import importing
 from shared.errors import PlanError
 
@@ -39,6 +41,21 @@ OF_GROUPS = {
     *("strategy", "members", "as_json"),
 }
 """Options that say something about a group."""
+
+
+@dataclass(frozen=True)
+class MoveOptions:
+    """The options of a simulated move, as they were given."""
+
+    sites: Path
+    path: Path
+    policies: Sequence[str]
+    uplink: str | None
+    downlink: str | None
+    between: str
+    cloud_round_trip: str
+    relay: bool
+    seed: int
 
 
 def simulate(
@@ -67,8 +84,8 @@ def simulate(
     planner: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Planner to run; may be repeated. All of them when absent: {', '.join(CONTESTANT_NAMES)}; "
-            f"of a chain {', '.join(CHAIN_CONTESTANT_NAMES)}."
+            help=f"Planner to run; may be repeated. All of them when absent: {ACCURATE} and {GREEDY}, of a chain {PARTITION} "
+            f"and {GREEDY}, and their rivals where the benchmarks are installed."
         ),
     ] = None,
     strategy: Annotated[
@@ -98,7 +115,7 @@ def simulate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Policy to follow; may be repeated. All of them when absent: {', '.join(MOVE_POLICY_NAMES)}.",
+            help="Policy to follow; may be repeated. All of them when absent.",
             rich_help_panel=MOVE,
         ),
     ] = None,
@@ -129,16 +146,16 @@ def simulate(
     with importing("edge-agent"):
         from edge_agent.commands.plans.link_plan import round_trip_seconds
         from edge_agent.commands.schedules.printing import print_runs
-        from edge_agent.commands.simulation import open_links, print_results, runnable
+        from edge_agent.commands.simulation import open_links, print_results
         from edge_agent.planning import Question, SearchSpace, Setting, compare
+        from edge_agent.planning.installed import MOVES, installed_function
         from edge_agent.planning.schedules import compare_strategies
 
     if sites is not None or path is not None:
         if sites is None or path is None:
             raise typer.BadParameter("give both --sites and --path")
         refuse_others(context, {*MOVING, *COMMON, "downlink"}, "says nothing about a device that moves")
-        from edge_agent.commands.move_simulation import MoveOptions, print_moves
-
+        print_moves = installed_function(MOVES, "the simulation of a device that moves")
         options = MoveOptions(
             sites, path, policy or (), uplink, downlink, between, cloud_round_trip, relay=relay, seed=seed
         )
@@ -166,14 +183,12 @@ def simulate(
     if Question(loaded).is_pair:
         refuse_forbidden(planner or (), allow_edge_only=allow_edge_only)
         round_trips = [round_trip_seconds(round_trip, loaded)]
-        planners = planner or runnable(loaded, space)
     else:
         refuse_others(context, {"trace", "downlink_trace", "downlink", "trace_run", "seconds", "planner"} | COMMON)
         round_trips = [loaded.rates(*hop).round_trip_seconds for hop in pairwise(loaded.names)]
-        planners = planner or list(CHAIN_CONTESTANT_NAMES)
     links = open_links(trace, downlink_trace, downlink, trace_run, round_trips)
     duration = max(link.duration_seconds for link in links) if seconds is None else seconds
-    results = compare(Setting(loaded, links, space, duration), planners)
+    results = compare(Setting(loaded, links, space, duration), planner or ())
     if png is not None:
         # Only here: a device that only trains need not have matplotlib.
         from edge_agent.commands.plans.plan_plot import plot_run

@@ -4,12 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import typer
 
 from edge_agent.commands.plans.link_plan import layout_fields
-from edge_agent.planner_names import CONTESTANT_NAMES, EDGE_ONLY
-from edge_agent.planning import LinkTrace, Profile, Result, SearchSpace, Trace, load_trace, parse_rate
+from edge_agent.planning import LinkTrace, Result, Trace, load_trace, parse_rate
 from shared.errors import PlanError
 
 
@@ -42,12 +40,6 @@ def open_links(
     else:
         downs = ups
     return list(map(LinkTrace, ups, downs, round_trips))
-
-
-def runnable(profile: Profile, space: SearchSpace) -> list[str]:
-    """All planners, edge-only only where the space allows it and the profile has measured it."""
-    has_edge_only = space.allow_edge_only and bool(np.isfinite(profile.workers[0].replayed[0, -1]))
-    return [name for name in CONTESTANT_NAMES if name != EDGE_ONLY or has_edge_only]
 
 
 def result_fields(result: Result, names: Sequence[str]) -> dict[str, object]:

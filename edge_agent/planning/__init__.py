@@ -1,8 +1,8 @@
 """Planning: the costs of deployments and placements, and the choice of a deployment. Numbers only: no torch, no gRPC, no clock.
 
 The plan is a layout, costed from a profile (profile/) under conditions (cost/). families/ lists the possible layouts.
-planners/ chooses one, and engine/ chooses during a run. For any placement, operation by operation:
-operation_costs.py, tasks.py and placement_simulator.py. Judged over traces: runs/.
+planners/ chooses one, and engine/ chooses during a run. papers/ has the papers' algorithms, installed.py finds their rivals.
+For any placement, operation by operation: operation_costs.py, tasks.py and placement_simulator.py. Judged over traces: runs/.
 """
 
 from edge_agent.planning.cost import (
@@ -37,10 +37,7 @@ from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds, Profil
 from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
 from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement, steady_step_seconds
 from edge_agent.planning.planners.accurate import accurate
-from edge_agent.planning.planners.edge_only import edge_only
-from edge_agent.planning.planners.fixed import fixed
 from edge_agent.planning.planners.greedy import first_deployment, greedy
-from edge_agent.planning.planners.jointdnn import jointdnn
 from edge_agent.planning.planners.plan import Plan, Planner
 from edge_agent.planning.planners.registry import PLANNERS
 from edge_agent.planning.profile import (
@@ -123,12 +120,9 @@ __all__ = [
     "best_order",
     "compare",
     "conditions_of",
-    "edge_only",
     "feature_routes",
     "first_deployment",
-    "fixed",
     "greedy",
-    "jointdnn",
     "layout_of",
     "layout_tasks",
     "load_profile",

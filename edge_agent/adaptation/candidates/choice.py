@@ -30,13 +30,13 @@ from edge_agent.planning.choice import (
     Best,
     CandidateCosts,
     ChoiceConfig,
-    EdgeMove,
     Move,
     Policy,
     Prospects,
     Today,
     Weighed,
 )
+from edge_agent.planning.papers.edgemove import EdgeMove
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import OpenRun, PlacementController
 from edge_agent.training.statistics import Statistics

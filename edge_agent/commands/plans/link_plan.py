@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import typer
 
-from edge_agent.planner_names import ACCURATE, EXACTNESS_MARGIN, FIXED, GREEDY
+from edge_agent.planner_names import ACCURATE, EXACTNESS_MARGIN, FIXED, GREEDY, PLANNER_NAMES
 from edge_agent.planning import (
     FLOAT32_BITS,
     PLANNERS,
@@ -25,6 +25,7 @@ from edge_agent.planning import (
     parse_rate,
     parse_seconds,
 )
+from edge_agent.planning.installed import PAIR, installed
 from shared.errors import PlanError
 from shared.telemetry.phases import PHASES
 
@@ -152,7 +153,11 @@ def choose(
     """The named planner's answer."""
     if planner == FIXED and (space.cuts is None or len(space.bits) != 1):
         raise PlanError("--planner fixed needs the deployment: --cut and one width in --bits, as --cut 3 --bits 8")
-    return PLANNERS[GREEDY if planner == FIXED else planner](profile, rates, space, horizon, from_cut)
+    planners = PLANNERS if planner in PLANNER_NAMES else installed(PAIR)
+    if planner not in (*PLANNER_NAMES, *planners):
+        names = ", ".join((*PLANNER_NAMES, *planners))
+        raise PlanError(f"--planner is {planner}, which is for three tiers; of two workers: {names}")
+    return planners[GREEDY if planner == FIXED else planner](profile, rates, space, horizon, from_cut)
 
 
 def plan_fields(chosen: Plan, notes: list[str], profile: Profile) -> dict[str, object]:

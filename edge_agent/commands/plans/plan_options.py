@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.planner_names import DEFAULT_BITS, EDGE_ONLY
+from edge_agent.planner_names import DEFAULT_BITS
 from isthmus_entry_points import importing
 from shared.errors import PlanError
 from shared.registry import bit_widths
@@ -65,8 +65,8 @@ def refuse_others(context: typer.Context, allowed: set[str], reason: str = NO_CH
 
 def refuse_forbidden(planners: Collection[str], *, allow_edge_only: bool) -> None:
     """Refuse to plan with edge-only where it is forbidden. Raises PlanError."""
-    if EDGE_ONLY in planners and not allow_edge_only:
-        raise PlanError(f"--planner {EDGE_ONLY} plans what --no-edge-only forbids; leave one of them out")
+    if "edge-only" in planners and not allow_edge_only:
+        raise PlanError("--planner edge-only plans what --no-edge-only forbids; leave one of them out")
 
 
 def parse_bits(text: str) -> tuple[int, ...]:

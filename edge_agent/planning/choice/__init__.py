@@ -8,20 +8,16 @@ from edge_agent.planning.choice.candidates import (
     parse_candidates,
     stacked_conditions,
 )
-from edge_agent.planning.choice.edgemove import CYCLE_STEPS, CutClimb, EdgeMove, first_cut
 from edge_agent.planning.choice.policy import Move, Policy, Seen
 from edge_agent.planning.choice.prospects import DEVICE, Prospects, Today, Weighed
 from edge_agent.planning.choice.ranking import CandidateCosts, Ranked, rank
 
 __all__ = [
-    "CYCLE_STEPS",
     "DEVICE",
     "Best",
     "Candidate",
     "CandidateCosts",
     "ChoiceConfig",
-    "CutClimb",
-    "EdgeMove",
     "Move",
     "Policy",
     "Prospects",
@@ -30,7 +26,6 @@ __all__ = [
     "Today",
     "Weighed",
     "conditions_for",
-    "first_cut",
     "load_candidates",
     "parse_candidates",
     "rank",

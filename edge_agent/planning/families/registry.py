@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from edge_agent.planning.cost import Conditions, Loads, joined
-from edge_agent.planning.families import chain, only, pair, tiers
+from edge_agent.planning.families import chain, only, pair
 from edge_agent.planning.families.question import Question
+from edge_agent.planning.families.tiers import family as tiers
 from edge_agent.planning.layout import Layout
 from shared.errors import PlanError
 

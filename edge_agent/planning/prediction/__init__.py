@@ -1,12 +1,11 @@
 """Prediction of a device's times for parts of a model, from ten of them. Numbers and files: no torch, no gRPC, no
 clock.
 
-table.py is the file of one device, devices.py brings several together, gaussian.py predicts another from them, predictor.py is
-the file of that, and evaluation.py says how good it is. new_samples.py is for a device that has changed since it was measured.
+table.py is the file of one device, devices.py brings several together, gaussian.py predicts another from them, and predictor.py
+is the file of that. new_samples.py is for a device that has changed since it was measured.
 """
 
 from edge_agent.planning.prediction.devices import Floats, KnownDevices, known_devices
-from edge_agent.planning.prediction.evaluation import Accuracy, Evaluation, accuracy, evaluate, trial
 from edge_agent.planning.prediction.gaussian import Measured
 from edge_agent.planning.prediction.new_samples import ChangedDevice
 from edge_agent.planning.prediction.predictor import complete, load_predictor, predictor_to_bytes, reference_of
@@ -28,19 +27,15 @@ __all__ = [
     "REFERENCES",
     "SCHEMA",
     "SHORTEST_SECONDS",
-    "Accuracy",
     "ChangedDevice",
-    "Evaluation",
     "Floats",
     "KnownDevices",
     "LatencyTable",
     "Layers",
     "Measured",
     "Sample",
-    "accuracy",
     "complete",
     "contiguous",
-    "evaluate",
     "known_devices",
     "load_predictor",
     "load_table",
@@ -48,6 +43,5 @@ __all__ = [
     "reference_of",
     "representatives",
     "table_to_json",
-    "trial",
     "vector",
 ]

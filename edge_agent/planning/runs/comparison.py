@@ -1,22 +1,22 @@
-"""Planners and the engine over traces of links, beside what no planner could know.
+"""Planners and the engine over traces of links, and their rivals where these are installed.
 
 Every run starts alike: the links are probed for PROBE_SECONDS, then training begins with the planner's choice for these rates.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
-from edge_agent.planner_names import BEST_FIXED, EVEN, GREEDY, PARTITION
+from edge_agent.planner_names import GREEDY, PARTITION
 from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.engine import Engine, EngineConfig
 from edge_agent.planning.engine.beliefs import LEAST_RATE
-from edge_agent.planning.families.pair import listed_pairs
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.layout import Layout, stacked
-from edge_agent.planning.measurements import FLOAT32_BITS
+from edge_agent.planning.installed import CHAIN_RUNS, PAIR, PAIR_RUNS, installed, there_are
+from edge_agent.planning.layout import Layout
 from edge_agent.planning.planners.greedy import first_deployment, greedy
+from edge_agent.planning.planners.plan import Planner
 from edge_agent.planning.planners.registry import PLANNERS
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.rates import Rates
@@ -81,6 +81,9 @@ class Setting:
         return self.run(start, engine)
 
 
+Contestant = Callable[[Setting], Result]
+
+
 def _rates(link: LinkTrace, begin: float, end: float) -> Rates:
     uplink, downlink = (max(LEAST_RATE, trace.mean_between(begin, end)) for trace in (link.uplink, link.downlink))
     return Rates(uplink, downlink, link.round_trip_seconds)
@@ -94,26 +97,19 @@ def run_greedy(setting: Setting) -> Result:
     return result_of(GREEDY, setting.run_engine(start, planned.seconds_per_step))
 
 
-def run_held(planner: str, setting: Setting) -> Result:
+def run_held(name: str, planner: Planner, setting: Setting) -> Result:
     """Run a planner's one choice for the mean rates of the whole trace: more than it could know."""
     (mean,) = setting.mean()
-    chosen = PLANNERS[planner](setting.profile, mean, setting.space)
-    return result_of(planner, setting.run(chosen.layout))
+    chosen = planner(setting.profile, mean, setting.space)
+    return result_of(name, setting.run(chosen.layout))
 
 
-def run_best_fixed(setting: Setting) -> Result:
-    """Run every deployment of the space from beginning to end, and return the best; it is known only afterwards."""
-    found = listed_pairs(setting.profile, setting.space, setting.space.best_staleness(setting.profile))
-    runs = [setting.run(found.layout(row)) for row in range(len(found))]
-    return result_of(BEST_FIXED, max(runs, key=lambda run: run.steps))
+def _held(planners: Mapping[str, Planner]) -> dict[str, Contestant]:
+    return {name: partial(run_held, name, planner) for name, planner in planners.items()}
 
 
-CONTESTANTS: dict[str, Callable[[Setting], Result]] = {
-    **{name: partial(run_held, name) for name in PLANNERS},
-    GREEDY: run_greedy,
-    BEST_FIXED: run_best_fixed,
-}
-"""Every planner of two workers, the engine, and the best fixed deployment."""
+CONTESTANTS: dict[str, Contestant] = {**_held(PLANNERS), GREEDY: run_greedy}
+"""Every planner of two workers, with the engine as that of the greedy one."""
 
 
 def run_partition(setting: Setting) -> Result:
@@ -127,37 +123,42 @@ def run_chain_engine(setting: Setting) -> Result:
     return result_of(GREEDY, setting.run_engine(_planned(setting), planned.seconds_per_step))
 
 
-def run_even(setting: Setting) -> Result:
-    """Run an equal number of blocks on each worker, in 32 bits."""
-    blocks, workers = len(setting.profile), len(setting.profile.workers)
-    cuts = tuple(blocks * place // workers for place in range(1, workers))
-    staleness = _planned(setting).staleness
-    return result_of(EVEN, setting.run(stacked(setting.profile, cuts, staleness, (FLOAT32_BITS,) * len(cuts))))
-
-
 def _planned(setting: Setting) -> Layout:
     return best(setting.question, setting.at(setting.probed())).layout
 
 
-CHAIN_CONTESTANTS: dict[str, Callable[[Setting], Result]] = {
-    PARTITION: run_partition,
-    GREEDY: run_chain_engine,
-    EVEN: run_even,
-}
+CHAIN_CONTESTANTS: dict[str, Contestant] = {PARTITION: run_partition, GREEDY: run_chain_engine}
 """Contestants of a chain."""
 
 
 def compare(setting: Setting, planners: Sequence[str] = ()) -> list[Result]:
-    """Return each planner's run over the links, whose traces start again when they end; that of all if none is named.
+    """Return each planner's run over the links, whose traces start again when they end.
 
-    PlanError when a planner has no layout to choose, for example edge-only that the profile did not measure.
+    Where none is named, all of ours run, and all rivals that have a layout to choose. PlanError for an unknown name, and when a
+    planner has no layout to choose, for example edge-only that the profile did not measure.
     """
     check_duration(setting.seconds)
-    known = CONTESTANTS if setting.question.is_pair else CHAIN_CONTESTANTS
+    ours = CONTESTANTS if setting.question.is_pair else CHAIN_CONTESTANTS
+    rivals = {} if planners and ours.keys() >= {*planners} else _rivals(setting.question)
+    known = {**ours, **rivals}
     if unknown := [name for name in planners if name not in known]:
         of = "" if setting.question.is_pair else " of a chain"
-        raise PlanError(f'there is no planner "{unknown[0]}"{of}; there are {", ".join(known)}')
-    return [known[name](setting) for name in planners or known]
+        raise PlanError(f'there is no planner "{unknown[0]}"{of}; {there_are([*known], rivals)}')
+    if planners:
+        return [known[name](setting) for name in planners]
+    return [run(setting) for run in ours.values()] + list(_able(rivals, setting))
+
+
+def _rivals(question: Question) -> dict[str, Contestant]:
+    return {**_held(installed(PAIR)), **installed(PAIR_RUNS)} if question.is_pair else installed(CHAIN_RUNS)
+
+
+def _able(rivals: Mapping[str, Contestant], setting: Setting) -> Iterator[Result]:
+    for run in rivals.values():
+        try:
+            yield run(setting)
+        except PlanError:  # it may not choose, or the profile has not measured, the only layout that it has
+            continue
 
 
 def result_of(planner: str, run: Run) -> Result:

@@ -1,14 +1,13 @@
 """Schedules: when a member of a group pulls parameters and pushes gradients, layer by layer. Numbers only.
 
-With a barrier (paper 002): direction.py is its cost, dynacomm.py the best partition, ibatch.py and barrier.py its rivals.
+With a barrier (paper 002): papers/dynacomm.py is its cost and the best partition, ibatch.py and barrier.py its rivals.
 Without: flow.py, played by period.py and held against bound.py. Layers come from a file (layers.py) or a profile (profiled.py).
 again.py makes them again.
 """
 
+from edge_agent.planning.papers.dynacomm import Bounds, Direction, Segment, dynacomm
 from edge_agent.planning.schedules.again import ScheduleAgain, bounds_of
 from edge_agent.planning.schedules.bound import bound_seconds
-from edge_agent.planning.schedules.direction import Bounds, Direction, Segment
-from edge_agent.planning.schedules.dynacomm import dynacomm
 from edge_agent.planning.schedules.flow import run_seconds
 from edge_agent.planning.schedules.layers import Layers, check_members, load_layers, parse_layers
 from edge_agent.planning.schedules.over_traces import StrategyRun, compare_strategies

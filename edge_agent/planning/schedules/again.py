@@ -6,8 +6,8 @@ Pure: its caller measures, says when, and puts into force what it is given.
 from collections.abc import Callable, Sequence
 from itertools import chain
 
+from edge_agent.planning.papers.dynacomm import Bounds, Direction, Segment
 from edge_agent.planning.schedules.barrier import with_barrier
-from edge_agent.planning.schedules.direction import Bounds, Direction, Segment
 from edge_agent.planning.schedules.layers import Layers
 from edge_agent.planning.schedules.schedule import Schedule
 

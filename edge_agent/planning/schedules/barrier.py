@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
-from edge_agent.planning.schedules.direction import Bounds, Direction, Segment
+from edge_agent.planning.papers.dynacomm import Bounds, Direction, Segment
 from edge_agent.planning.schedules.layers import Layers
 from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
 

@@ -7,7 +7,7 @@ pass: here it is the first one in a film that runs backward, in which transfers 
 
 from bisect import bisect_left
 
-from edge_agent.planning.schedules.direction import Bounds, Direction
+from edge_agent.planning.papers.dynacomm import Bounds, Direction
 
 
 def ibatch_forward(direction: Direction) -> Bounds:

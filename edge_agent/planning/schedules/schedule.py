@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from edge_agent.planning.schedules.direction import Segment
+from edge_agent.planning.papers.dynacomm import Segment
 
 FORWARD, BACKWARD, PUSH, PULL = "forward", "backward", "push", "pull"
 """Kinds of events."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
+from edge_agent.planning.papers.dynacomm import dynacomm
 from edge_agent.planning.schedules.barrier import layerwise, sequential, with_barrier
-from edge_agent.planning.schedules.dynacomm import dynacomm
 from edge_agent.planning.schedules.flow import flow
 from edge_agent.planning.schedules.ibatch import ibatch_backward, ibatch_forward
 from edge_agent.planning.schedules.layers import Layers

@@ -7,8 +7,8 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.rivals.moving import MOVE_POLICY_NAMES
 from edge_agent.main import app
-from edge_agent.planner_names import MOVE_POLICY_NAMES
 from edge_agent.planning.choice import parse_candidates
 from tests.conftest import ROOT
 from tests.support.pages import blocks

@@ -24,9 +24,9 @@ from edge_agent.planning.families.tiers.columns import (
     structures,
 )
 from edge_agent.planning.families.tiers.divisions import Division, divisions_of, layout_of_division
-from edge_agent.planning.families.tiers.hiertrain import hiertrain
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import FLOAT32_BITS, Floats, Ints
+from edge_agent.planning.papers.hiertrain import hiertrain
 from edge_agent.planning.profile_operations import coded
 from edge_agent.planning.space import check_staleness, check_widths
 from shared.errors import PlanError

@@ -12,7 +12,7 @@ from edge_agent.planning.families.tiers.choices import Choices
 from edge_agent.planning.families.tiers.columns import Divisions, columns_of
 from edge_agent.planning.families.tiers.divisions import Division, divisions_of
 from edge_agent.planning.families.tiers.family import layout_of, search, widths_of
-from edge_agent.planning.families.tiers.hiertrain import eq12_seconds, hiertrain
+from edge_agent.planning.papers.hiertrain import eq12_seconds, hiertrain
 from edge_agent.planning.profile_operations import coded, facts_of
 from edge_agent.planning.space import check_staleness, check_widths
 from edge_agent.planning.tasks import Direction, StepTasks

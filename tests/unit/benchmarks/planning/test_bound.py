@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.planning.bound import least_seconds_per_100_steps, most_steps
+from benchmarks.rivals.pair import edge_only
 from edge_agent.planning import (
     Decision,
     LinkTrace,
@@ -17,7 +18,6 @@ from edge_agent.planning import (
     Setting,
     Trace,
     compare,
-    edge_only,
     greedy,
     simulate,
 )

@@ -11,8 +11,8 @@ from benchmarks.planning.moving_foresight import most_steps
 from benchmarks.planning.moving_paper import TABLE_1, fitted, report_paper
 from benchmarks.planning.moving_paths import random_path
 from benchmarks.planning.paper_profiles import vgg19_profile
-from edge_agent.planning.moving import Site, load_sites, simulate_moves
-from edge_agent.planning.moving.paths import metres_between
+from benchmarks.rivals.moving import Site, load_sites, simulate_moves
+from benchmarks.rivals.moving.paths import metres_between
 
 SITES = [Site("a", -37.80, 144.95, 400.0), Site("b", -37.82, 144.97, 400.0)]
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from edge_agent.planner_names import MOVE_POLICY_NAMES
+from benchmarks.rivals.moving import MOVE_POLICY_NAMES
+from edge_agent.planning import installed
 from shared.errors import ExitCode
 
 SITES = "SITE_ID,LATITUDE,LONGITUDE,radius_m,cloud_factor\na,-37.815,144.960,400,1\nb,-37.815,144.966,400,0.7\n"
@@ -74,6 +75,15 @@ def test_what_cannot_be_simulated_ends_with_one_sentence(simulate, options, file
     code, out, err = simulate(*options, **files)
     assert (code, out, err.count("\n")) == (ExitCode.PLAN, "", 1)
     assert said in err
+
+
+def test_without_the_benchmarks_one_sentence_says_what_is_missing(simulate, monkeypatch):
+    monkeypatch.setattr(installed, "entry_points", lambda **_: ())
+    code, out, err = simulate()
+    assert (code, out, err.count("\n")) == (ExitCode.PLAN, "", 1)
+    assert (
+        "the simulation of a device that moves comes with the benchmarks of a checkout, which are not installed" in err
+    )
 
 
 def test_rates_have_to_be_known(simulate):

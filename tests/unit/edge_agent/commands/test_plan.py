@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from benchmarks.rivals.pair import jointdnn
 from edge_agent.config import EngineSection
 from edge_agent.planning import (
     LinearSeconds,
@@ -13,7 +14,7 @@ from edge_agent.planning import (
     accurate,
     first_deployment,
     greedy,
-    jointdnn,
+    installed,
     load_profile,
     profile_to_json,
 )
@@ -181,6 +182,18 @@ def test_a_planner_that_is_forbidden_is_refused(edge_agent, profile_path, link):
     code, out, err = edge_agent(*link, *asked)
     assert (code, out) == (ExitCode.PLAN, "")
     assert err == "edge-agent: --planner edge-only plans what --no-edge-only forbids; leave one of them out\n"
+
+
+def test_a_planner_that_nobody_has_is_refused_with_those_that_are_there(edge_agent, profile_path, monkeypatch):
+    def refused(planner):
+        code, out, err = edge_agent("plan", "--profile", profile_path, *PLAN, "--planner", planner)
+        assert (code, out) == (ExitCode.USAGE, "")
+        return " ".join(err.replace("│", " ").split())
+
+    assert "there is no planner 'luck'; there are accurate, greedy, fixed, best, hiertrain, jointdnn" in refused("luck")
+    assert "not installed" not in refused("luck")
+    monkeypatch.setattr(installed, "entry_points", lambda **_: ())
+    assert "others come with the benchmarks of a checkout, which are not installed here" in refused("edge-only")
 
 
 def test_a_plan_searches_what_the_engine_of_a_run_does(edge_agent, profile_path):

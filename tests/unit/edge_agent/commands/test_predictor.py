@@ -5,6 +5,7 @@ import json
 import pytest
 
 from edge_agent.main import app
+from edge_agent.planning import installed
 from edge_agent.planning.prediction import load_predictor, load_table
 from shared.errors import ExitCode, PlanError
 from tests.support.commands import command
@@ -43,6 +44,14 @@ def test_an_evaluation_for_a_person_is_a_table(tables, unseen):
     assert "new: 26 sub-models predicted from 10" in shown
     for column in ("within 5 %", "within 10 %", "median error", "worst error", "100.0 %"):
         assert column in shown
+
+
+def test_without_the_benchmarks_an_evaluation_is_refused_with_the_place_where_it_is(tables, unseen, monkeypatch):
+    monkeypatch.setattr(installed, "entry_points", lambda **_: ())
+    with pytest.raises(
+        PlanError, match=r"the evaluation of a predictor comes with the benchmarks .* not installed here"
+    ):
+        command(app, "predictor", "evaluate", "--tables", *tables, "--unseen", unseen)
 
 
 def test_a_table_is_completed_with_a_predictor(tables, unseen, tmp_path):

@@ -8,24 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.planning.choice import CYCLE_STEPS, Best, ChoiceConfig, CutClimb, EdgeMove, Move, Seen, first_cut
+from edge_agent.planning.choice import Best, ChoiceConfig
 from edge_agent.planning.choice.best import Reach
 from tests.support.examples import examples
+from tests.support.planning.choice import seen
 
 INF = math.inf
-
-
-def seen(seconds, step_seconds, steps=0.0, handover=2.0, whole=(), trips=()):
-    count = len(step_seconds)
-    return Seen(
-        seconds,
-        steps,
-        np.array(step_seconds, dtype=float),
-        np.full(count, float(seconds)),
-        np.full(count, handover),
-        np.array(whole or step_seconds, dtype=float),
-        np.array(trips or [0.0] * count, dtype=float),
-    )
 
 
 class Running:
@@ -100,83 +88,6 @@ def test_on_rates_that_swap_it_never_falls_far_behind_a_kept_candidate(seed):
         kept = [before + period / each for before, each in zip(kept, step_seconds, strict=True)]
         turn, passed = not turn, passed + period
     assert running.steps >= 0.95 * max(kept)
-
-
-@pytest.mark.parametrize(
-    ("device", "trainer", "trip", "cut"),
-    [(1.0, 0.25, 0.0, 2), (1.0, 0.25, 0.25, 4), (10.0, 0.1, 0.0, 1), (0.1, 10.0, 0.0, 10), (1.0, 1.0, 9.0, 10)],
-)
-def test_the_first_cut_is_that_of_algorithm_1_within_1_and_all_blocks(device, trainer, trip, cut):
-    assert first_cut(10, device, trainer, trip) == cut
-
-
-@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=30, unique=True), st.integers(0, 29), st.integers(0, 9))
-def test_the_climb_rests_at_a_cut_with_two_slower_neighbours(seconds, start, seed):
-    cuts = list(range(1, len(seconds) + 1))
-    climb = CutClimb(cuts[start % len(cuts)], cuts, random.Random(seed))
-    for _ in range(3 * len(cuts)):
-        climb.end_cycle(seconds[climb.cut - 1])
-    assert climb.is_resting
-    place = climb.cut - 1
-    assert all(seconds[place] < seconds[each] for each in (place - 1, place + 1) if 0 <= each < len(seconds))
-
-
-class Cycles:
-    """EdgeMove among two trainers and the device, of which it is told what a step takes at each cut."""
-
-    def __init__(self):
-        self.policy = EdgeMove(4, (1, 2, 3), 4.0, random.Random(1))
-        self.place, self.cut = None, None
-        self.seconds, self.steps = 0.0, 0.0
-
-    def cycle(self, by_cut, whole=(1.0, 2.0)):
-        """Let a cycle pass, with as many looks as it takes."""
-        for _ in range(2):
-            step_seconds = [1.0, 1.0] if self.cut is None else [by_cut[self.cut]] * 2
-            move = self.policy.observe(
-                seen(
-                    self.seconds,
-                    [INF if each == INF else one for each, one in zip(whole, step_seconds, strict=True)],
-                    self.steps,
-                    whole=whole,
-                )
-            )
-            if move is not None:
-                self.place, self.cut = move.candidate, move.cut
-                self.policy.note_moved(self.seconds, move.candidate)
-            if self.cut is not None:
-                self.steps += CYCLE_STEPS
-                self.seconds += CYCLE_STEPS * by_cut[self.cut]
-        return self.place, self.cut
-
-
-def test_edgemove_begins_with_the_fastest_probe_and_the_cut_of_algorithm_1():
-    assert Cycles().cycle({1: 1.0, 2: 1.0, 3: 1.0}) == (0, 1)
-    assert Cycles().cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0)) == (1, 1)
-
-
-def test_edgemove_climbs_and_rests_and_looks_for_another_trainer_when_a_cycle_is_the_worst():
-    cycles, times = Cycles(), {1: 3.0, 2: 2.0, 3: 2.5}
-    for _ in range(10):
-        where = cycles.cycle(times)
-    assert where == (0, 2), "both neighbours were slower"
-    assert cycles.cycle(times, whole=(3.0, 0.5)) == (0, 2), "no cycle was worse, so nobody is probed"
-    slower = {cut: 2 * each for cut, each in times.items()}
-    cycles.cycle(slower)
-    cycles.cycle(slower)
-    assert cycles.place == 0, "the worst time is set once nobody else is faster"
-    slower = {cut: 3 * each for cut, each in times.items()}
-    for _ in range(3):
-        where = cycles.cycle(slower, whole=(3.0, 0.5))
-    assert where[0] == 1
-
-
-def test_edgemove_leaves_a_trainer_out_of_reach_at_once():
-    cycles = Cycles()
-    cycles.cycle({1: 1.0, 2: 1.0, 3: 1.0})
-    assert cycles.cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0))[0] == 1
-    assert EdgeMove(4, (1, 2), 1.0, random.Random(0)).observe(seen(0.0, [INF, INF])) is None
-    assert isinstance(cycles.policy.observe(seen(0.0, [1.0, INF], whole=(1.0, INF))), Move)
 
 
 def test_candidates_are_expected_to_stay_as_long_as_those_that_lasted_longer():

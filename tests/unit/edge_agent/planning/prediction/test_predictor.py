@@ -1,18 +1,14 @@
-"""The predictor: its results for known devices, its file, and its comparison."""
+"""The predictor: its results for known devices, and its file."""
 
 import json
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from edge_agent.planning.prediction import (
-    Sample,
     complete,
     contiguous,
-    evaluate,
     known_devices,
     load_predictor,
     predictor_to_bytes,
@@ -20,7 +16,6 @@ from edge_agent.planning.prediction import (
     vector,
 )
 from shared.errors import PlanError
-from tests.support.examples import examples
 from tests.support.latency import LAYERS, costs_of, table_of
 
 
@@ -31,60 +26,6 @@ def known(*kinds, noise=0.0):
 def only_reference(table):
     samples = tuple(table.samples[index] for index in table.reference)
     return table.model_copy(update={"samples": samples, "reference": tuple(range(len(samples)))})
-
-
-def test_a_device_of_a_known_kind_is_predicted_from_its_reference():
-    found = evaluate(known(0, 1, 2, 4, 6), table_of("new", costs_of(3)), 0)
-    assert (found.used, found.judged) == (10, 26)
-    assert found.predictor.within_5 == 1.0
-
-
-def test_a_known_device_is_recognised():
-    found = evaluate(known(0, 1, 2, 4, 6), table_of("twin", costs_of(4)), 0)
-    assert found.predictor.worst_error < 0.01
-
-
-def test_one_accident_among_the_reference_does_not_upset_the_others():
-    table = table_of("new", costs_of(3))
-    accident = table.reference[4]
-    samples = list(table.samples)
-    samples[accident] = Sample(layers=samples[accident].layers, seconds=samples[accident].seconds * 4)
-    found = evaluate(known(0, 1, 2, 4, 6, noise=0.01), table.model_copy(update={"samples": tuple(samples)}), 0)
-    assert found.predictor.within_10 > 0.9
-
-
-def test_only_the_reference_is_used_unless_more_is_asked_for():
-    table = table_of("new", costs_of(3))
-    damaged = tuple(
-        sample if index in table.reference else Sample(layers=sample.layers, seconds=sample.seconds * 3)
-        for index, sample in enumerate(table.samples)
-    )
-    found = evaluate(known(0, 1, 2, 4, 6), table.model_copy(update={"samples": damaged}), 0)
-    assert found.predictor.median_error == pytest.approx(2 / 3, rel=0.02), "predicted as if nothing had changed"
-    assert evaluate(known(0, 1, 2), table, 8).used == 18
-
-
-def test_nothing_left_to_judge_by_is_said():
-    with pytest.raises(PlanError, match="26 samples beside its reference; 26 of them are to be used"):
-        evaluate(known(0, 1), table_of("new", costs_of(3)), 26)
-
-
-def test_a_device_of_another_model_is_refused():
-    with pytest.raises(PlanError, match='the table of new has model "other"; the known devices have "chain"'):
-        evaluate(known(0, 1), table_of("new", costs_of(3), model="other"), 0)
-
-
-def test_sub_models_that_no_table_has_are_predicted_from_their_layers():
-    everything = table_of("new", costs_of(3))
-    sparse = {
-        f"d{kind}": table_of(f"d{kind}", costs_of(kind)).model_copy(
-            update={"samples": table.samples[:-6], "reference": tuple(range(10))}
-        )
-        for kind in (0, 1, 2, 4)
-        for table in [table_of(f"d{kind}", costs_of(kind))]
-    }
-    found = evaluate(known_devices(sparse), everything, 0)
-    assert found.predictor.within_10 > 0.9
 
 
 def test_a_table_with_its_reference_is_completed():
@@ -143,23 +84,3 @@ def test_a_file_that_is_no_predictor_is_refused(content, tmp_path):
     path.write_bytes(content)
     with pytest.raises(PlanError, match="no predictor"):
         load_predictor(path)
-
-
-@pytest.mark.filterwarnings("error::RuntimeWarning")
-@settings(max_examples=examples(40), deadline=None)
-@given(
-    seconds=st.lists(st.floats(1e-9, 1e6), min_size=108, max_size=108),
-    more=st.integers(0, 20),
-)
-def test_whatever_times_devices_have_predictions_are_finite(seconds, more):
-    first, second, unseen = (with_times(name, seconds[36 * index :]) for index, name in enumerate(("a", "b", "new")))
-    found = evaluate(known_devices({"a": first, "b": second}), unseen, more)
-    assert np.isfinite(found.predictor.worst_error)
-
-
-def with_times(name, seconds):
-    table = table_of(name, costs_of(1))
-    samples = tuple(
-        Sample(layers=sample.layers, seconds=time) for sample, time in zip(table.samples, seconds, strict=False)
-    )
-    return table.model_copy(update={"samples": samples})

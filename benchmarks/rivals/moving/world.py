@@ -10,12 +10,12 @@ from functools import cached_property
 
 import numpy as np
 
+from benchmarks.rivals.moving.paths import Path, metres_between
+from benchmarks.rivals.moving.sites import TRIP_SECONDS, Site
 from edge_agent.planning.choice import CandidateCosts, stacked_conditions
 from edge_agent.planning.choice.handovers import Network
 from edge_agent.planning.cost import steady_seconds
 from edge_agent.planning.measurements import Bools, Floats, Ints
-from edge_agent.planning.moving.paths import Path, metres_between
-from edge_agent.planning.moving.sites import TRIP_SECONDS, Site
 from shared.errors import PlanError
 
 CLOUD = "cloud"

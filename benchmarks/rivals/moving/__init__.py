@@ -1,13 +1,14 @@
 """Simulated training on a device that moves among trainers (paper 003)."""
 
+from benchmarks.rivals.moving.moves import MOVE_POLICY_NAMES, Handover, MoveRun, Span, simulate_moves
+from benchmarks.rivals.moving.paths import Path, load_path
+from benchmarks.rivals.moving.sites import Site, load_sites
+from benchmarks.rivals.moving.world import CLOUD, World
 from edge_agent.planning.choice.handovers import Network
-from edge_agent.planning.moving.moves import Handover, MoveRun, Span, simulate_moves
-from edge_agent.planning.moving.paths import Path, load_path
-from edge_agent.planning.moving.sites import Site, load_sites
-from edge_agent.planning.moving.world import CLOUD, World
 
 __all__ = [
     "CLOUD",
+    "MOVE_POLICY_NAMES",
     "Handover",
     "MoveRun",
     "Network",

@@ -1,31 +1,15 @@
-"""`edge-agent simulate --sites`: a device that moves among trainers, under each policy."""
+"""Simulation of a device that moves among trainers, under each policy, as `edge-agent simulate --sites` prints it."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import typer
 
+from benchmarks.rivals.moving import MoveRun, Network, World, load_path, load_sites, simulate_moves
+from edge_agent.commands.simulate import MoveOptions
 from edge_agent.planning import Profile, Question, SearchSpace, parse_rate, parse_seconds
 from edge_agent.planning.choice import CandidateCosts
-from edge_agent.planning.moving import MoveRun, Network, World, load_path, load_sites, simulate_moves
 from shared.errors import PlanError
-
-
-@dataclass(frozen=True)
-class MoveOptions:
-    """The options of a simulated move, as they were given."""
-
-    sites: Path
-    path: Path
-    policies: Sequence[str]
-    uplink: str | None
-    downlink: str | None
-    between: str
-    cloud_round_trip: str
-    relay: bool
-    seed: int
 
 
 def print_moves(profile: Profile, space: SearchSpace, options: MoveOptions, *, as_json: bool) -> None:

@@ -1,9 +1,13 @@
 """Accuracy of the prediction of a device that was never seen: some of its times are told, and the others judge the
 prediction."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
 
 from edge_agent.planning.prediction.devices import Floats, KnownDevices
 from edge_agent.planning.prediction.gaussian import Measured
@@ -96,3 +100,23 @@ def evaluate(devices: KnownDevices, unseen: LatencyTable, more: int) -> Evaluati
         judged=len(one.held_back.indices_N),
         predictor=one.accuracy(one.device.model.predict(one.told)),
     )
+
+
+def print_evaluation(devices: KnownDevices, unseen: LatencyTable, more: int, *, as_json: bool) -> None:
+    """Evaluate, and print the accuracy as JSON or as a table. Raises PlanError as `trial` does."""
+    evaluation = evaluate(devices, unseen, more)
+    if as_json:
+        typer.echo(json.dumps(asdict(evaluation), indent=2))
+    else:
+        Console().print(_table(evaluation))
+
+
+def _table(evaluation: Evaluation) -> Table:
+    shown = Table(
+        title=f"{evaluation.device}: {evaluation.judged} sub-models predicted from {evaluation.used}",
+        title_justify="left",
+    )
+    for column in ("within 5 %", "within 10 %", "median error", "worst error"):
+        shown.add_column(column, justify="right")
+    shown.add_row(*(f"{100 * figure:.1f} %" for figure in asdict(evaluation.predictor).values()))
+    return shown

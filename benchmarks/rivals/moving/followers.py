@@ -8,10 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from edge_agent.planning.choice import Best, EdgeMove, Move, Policy, Seen
+from benchmarks.rivals.moving.look import Look, Place, fastest
+from benchmarks.rivals.moving.world import DEVICE, World
+from edge_agent.planning.choice import Best, Move, Policy, Seen
 from edge_agent.planning.measurements import Floats
-from edge_agent.planning.moving.look import Look, Place, fastest
-from edge_agent.planning.moving.world import DEVICE, World
+from edge_agent.planning.papers.edgemove import EdgeMove
 
 PROBE_SECONDS = 10
 """Interval of probes."""

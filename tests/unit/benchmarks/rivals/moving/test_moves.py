@@ -6,11 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from edge_agent.planner_names import MOVE_POLICY_NAMES
+from benchmarks.rivals.moving import CLOUD, MOVE_POLICY_NAMES, Network, Path, Site, World, simulate_moves, world
+from benchmarks.rivals.moving.moves import LOWER_BOUND, MAKERS
 from edge_agent.planning import Question, SearchSpace, loads_of
 from edge_agent.planning.choice import Candidate, CandidateCosts, rank
-from edge_agent.planning.moving import CLOUD, Network, Path, Site, World, simulate_moves, world
-from edge_agent.planning.moving.moves import LOWER_BOUND, MAKERS
 from edge_agent.planning.rates import Rates
 from shared.errors import PlanError
 from tests.support.planning.cases import small_profile

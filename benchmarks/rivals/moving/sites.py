@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_agent.planning.moving.tables import number, optional_number, rows_of
+from benchmarks.rivals.moving.tables import number, optional_number, rows_of
 from shared.errors import PlanError
 
 RADII_METRES = (300.0, 500.0)

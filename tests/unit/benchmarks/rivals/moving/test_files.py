@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from edge_agent.planning.moving import Site, load_path, load_sites
-from edge_agent.planning.moving.paths import metres_between
+from benchmarks.rivals.moving import Site, load_path, load_sites
+from benchmarks.rivals.moving.paths import metres_between
 from shared.errors import PlanError
 
 SITES = "SITE_ID,LATITUDE,LONGITUDE"

@@ -5,8 +5,8 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
+from benchmarks.rivals.moving.tables import number, rows_of
 from edge_agent.planning.measurements import Floats
-from edge_agent.planning.moving.tables import number, rows_of
 from shared.errors import PlanError
 
 EARTH_METRES = 6_371_000.0

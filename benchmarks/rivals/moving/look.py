@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.rivals.moving.world import DEVICE, Window, World
 from edge_agent.planning.choice.handovers import End, Moved, moved
 from edge_agent.planning.measurements import Floats, Ints
-from edge_agent.planning.moving.world import DEVICE, Window, World
 
 
 class Place(NamedTuple):

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from edge_agent.planner_names import MOVE_POLICY_NAMES
-from edge_agent.planning.moving.followers import (
+from benchmarks.rivals.moving.followers import (
     BestFollower,
     EdgeMoveFollower,
     Follower,
@@ -16,11 +15,10 @@ from edge_agent.planning.moving.followers import (
     PipeDreamE,
     Sticky,
 )
-from edge_agent.planning.moving.look import Look, Place
-from edge_agent.planning.moving.world import DEVICE, Window, World
+from benchmarks.rivals.moving.look import Look, Place
+from benchmarks.rivals.moving.world import DEVICE, Window, World
 from shared.errors import PlanError
 
-LOWER_BOUND = "lower-bound"
 MAKERS: dict[str, Callable[[World, random.Random], Follower]] = {
     "best": lambda world, draw: BestFollower(world),  # noqa: ARG005
     "sticky": lambda world, draw: Sticky(),  # noqa: ARG005
@@ -30,6 +28,9 @@ MAKERS: dict[str, Callable[[World, random.Random], Follower]] = {
     "device-cloud": lambda world, draw: Kept(len(world.names) - 1),  # noqa: ARG005
     "edge-only": lambda world, draw: Kept(DEVICE),  # noqa: ARG005
 }
+LOWER_BOUND = "lower-bound"
+"""The name of what no policy exceeds."""
+MOVE_POLICY_NAMES = (*MAKERS, LOWER_BOUND)
 TUNE_SECONDS = 10
 """Interval at which the engine looks for a better layout with the same trainer."""
 TUNE_MARGIN = 0.05

@@ -8,7 +8,7 @@ from edge_agent.planning import Question, SearchSpace, conditions_of
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices
 from edge_agent.planning.families.tiers.columns import columns_of
-from edge_agent.planning.families.tiers.hiertrain import eq12_seconds, hiertrain
+from edge_agent.planning.papers.hiertrain import eq12_seconds, hiertrain
 from edge_agent.planning.profile import parse_profile
 from tests.support.planning.tiers import NAMES, tiers_document
 
