@@ -22,7 +22,7 @@ setup: .venv/dev
 .venv/runtime: requirements.lock pyproject.toml benchmarks/pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e benchmarks
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e benchmarks
 	touch $@
 
 .venv/dev: .venv/runtime requirements-dev.lock

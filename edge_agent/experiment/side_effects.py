@@ -27,6 +27,7 @@ from shared.model.snapshot import BufferValues, same_bits, unchanged
 from shared.training.losses import LossHead, label_tensors
 from shared.training.precision import computing
 from shared.training.recipe import Recipe
+from shared.training.stage import run_engine
 
 T = TypeVar("T")
 
@@ -110,7 +111,7 @@ class _Trial:
                     hook = parameter.register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]
                     hooks.callback(hook.remove)
             if loss.requires_grad:
-                loss.backward()  # type: ignore[no-untyped-call]
+                run_engine((loss,), (torch.ones_like(loss),))
         return _Together(passed, float(loss.detach()), gradients, besides)
 
     def disturb(self) -> None:
@@ -166,7 +167,7 @@ class _Trial:
             found: list[Tensor | None] = [None] * len(targets)
             if pairs and targets:
                 roots, at_roots = zip(*pairs, strict=True)
-                found = list(torch.autograd.grad(roots, targets, at_roots, allow_unused=True))
+                found = list(run_engine(roots, at_roots, tuple(targets)))
             at_inputs = dict(zip(leaves, found, strict=False))
             return _detached(outputs), tuple(map(at_inputs.get, range(len(inputs)))), found[len(leaves) :]
 

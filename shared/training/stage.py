@@ -113,7 +113,7 @@ class Stage:
     def _backward(self, graph: Graph, roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> Gradients:
         if roots:
             with self._backward_failures:
-                _run_engine(roots, gradients)
+                run_engine(roots, gradients)
         return tuple(graph.input_gradients)
 
     def update(self, step: int) -> None:
@@ -218,10 +218,15 @@ def lone_stage(chain: Chain, first: int, stop: int, recipe: Recipe, device: torc
     return Stage(HeldBlocks(chain, recipe, device, range(first, stop)), first, stop)
 
 
-def _run_engine(roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
-    """`torch.autograd.backward` of tensors with gradients of their own, without its check of the arguments.
+def run_engine(
+    roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...], inputs: tuple[Tensor, ...] = ()
+) -> tuple[Tensor | None, ...]:
+    """`torch.autograd.backward` of tensors with gradients of their own, or `grad` to inputs, without their check of arguments.
 
     That check takes as long as a small layer, and imports sympy, 34 MB of every process. The engine refuses wrong
     shapes itself.
     """
-    _engine_run_backward(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
+    found: tuple[Tensor | None, ...] = _engine_run_backward(
+        roots, gradients, False, False, inputs, allow_unreachable=True, accumulate_grad=not inputs
+    )
+    return found
