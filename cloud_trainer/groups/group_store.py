@@ -1,4 +1,4 @@
-"""What one trainer keeps of a group: checkpoints of its blocks between two steps, what it trains, and who its members are."""
+"""Store of what one trainer keeps of a group: checkpoints between two steps, what it trains, and who its members are."""
 
 import asyncio
 from collections.abc import Iterable, Mapping

@@ -74,7 +74,7 @@ class TrainedGroup:
         self._agreement: Agreement | None = None
         """The training of all; None before the first member."""
         self._loop: MergeLoop | None = None
-        """What merges gradients in the present life; None before the first."""
+        """Merge loop in the present life; None before the first."""
         self._forgetting: asyncio.Task[None] | None = None
         """The task that removes the checkpoints of the training that has ended last."""
 

@@ -54,7 +54,9 @@ def stream(ahead=AHEAD, round_trip=0.02):
     """Build the part of a stream that a recorder reads. The clock of its other end is known."""
     clock = PeerClock()
     clock.observe(1.0, 1.0 + round_trip, nanoseconds(1.0 + round_trip / 2 + ahead))
-    link = SimpleNamespace(bits_per_second=BITS_PER_SECOND, round_trip_seconds=round_trip)
+    link = SimpleNamespace(
+        rate=SimpleNamespace(bits_per_second=BITS_PER_SECOND), round_trip=SimpleNamespace(seconds=round_trip)
+    )
     return SimpleNamespace(peer_clock=clock, estimate=link)
 
 
