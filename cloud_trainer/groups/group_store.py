@@ -26,7 +26,7 @@ _KEPT = 3
 """Checkpoints that stay: the newest may be damaged, and another trainer may not have it when this one takes the next."""
 
 
-class Members(NamedTuple):
+class StoredMembers(NamedTuple):
     """The members of a group, by rank."""
 
     staying: dict[int, int]
@@ -69,7 +69,7 @@ class StoredGroup(NamedTuple):
     """The life in which it was taken, and the step that comes next."""
     agreement: Agreement
     states: dict[int, BlockTensors]
-    members: Members | None
+    members: StoredMembers | None
     """Members when it was taken; None for a checkpoint of a version that did not say so."""
 
 
@@ -88,7 +88,7 @@ class GroupStore:
         self._saving: asyncio.Task[None] | None = None
         self._life: tuple[int, CheckpointName | None] = (0, None)
         """The number of the present life, and the checkpoint with which it has begun."""
-        self._kept: Members | None = None
+        self._kept: StoredMembers | None = None
         """Members as this process has written them last."""
         self._finished: set[int] = set()
         """Ranks that have all that the group has made."""
@@ -100,7 +100,7 @@ class GroupStore:
     async def begin_saving(
         self, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor], staying: Mapping[int, int]
     ) -> None:
-        """Begin to write a checkpoint, once the one before is written. A failure is logged. staying: see `Members`."""
+        """Begin to write a checkpoint, once the one before is written. A failure is logged. staying: see `StoredMembers`."""
         await self.written()
         if self._store is not None:
             facts = agreement.document | {_MEMBERS_FACT: list(staying.items())}
@@ -136,19 +136,19 @@ class GroupStore:
         if life.first_step < steps:
             self._finished.clear()
 
-    async def write_members(self, members: Members) -> None:
+    async def write_members(self, members: StoredMembers) -> None:
         """Keep the members whatever checkpoint the group goes back to. Raises StorageError."""
         if self._files is not None:
             await self._disk.run(self._files.write, _MEMBERS, seal(members.document))
 
-    async def members(self, newest: StoredGroup | None) -> Members | None:
+    async def members(self, newest: StoredGroup | None) -> StoredMembers | None:
         """Return what was kept by `write_members`; None where nothing is. Raises StorageError.
 
         newest: the checkpoint that tells who the members were where that is damaged or missing.
         """
         data = None if self._files is None else await self._disk.run(self._files.read, _MEMBERS)
         document = None if data is None else unseal(data)
-        found = None if document is None else Members.read(document)
+        found = None if document is None else StoredMembers.read(document)
         if found is not None or (newest is None and data is None):
             return found
         recovered = None if newest is None else newest.members
@@ -191,7 +191,7 @@ class GroupStore:
     async def keep_members(self, merging: Merging) -> None:
         """Write the members of the present life, if that has changed. Raises StorageError."""
         self._owners = {rank: subject for rank, subject in self._owners.items() if rank in merging.ranks}
-        members = Members(dict(merging.staying), tuple(sorted(self._finished)), dict(self._owners))
+        members = StoredMembers(dict(merging.staying), tuple(sorted(self._finished)), dict(self._owners))
         if self._kept != members:
             await self.write_members(members)
             self._kept = members
@@ -295,7 +295,7 @@ class GroupStore:
         try:
             found = store.load(name)
             staying = found.facts.get(_MEMBERS_FACT)
-            members = None if staying is None else Members.read({"staying": staying})
+            members = None if staying is None else StoredMembers.read({"staying": staying})
             return StoredGroup(name, Agreement.read(found.facts), states_in(found.data), members)
         except DamagedCheckpointError as damage:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(damage))

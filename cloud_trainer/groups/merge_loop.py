@@ -15,7 +15,7 @@ import structlog
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.group_store import GroupStore
-from cloud_trainer.groups.merging import Copy, Merging
+from cloud_trainer.groups.merging import Merging, Snapshot
 from cloud_trainer.groups.newcomers import Newcomers
 from cloud_trainer.groups.seats import Seat, Seats
 from cloud_trainer.groups.waits import LateMembers, Waits
@@ -172,7 +172,7 @@ class MergeLoop:
         except ProtocolError as refusal:
             seat.session.worker.executor.fail(refusal)
 
-    async def _save(self, copied: Copy) -> None:
+    async def _save(self, copied: Snapshot) -> None:
         merging = self.merging
         await self._store.try_to_keep_members(merging)
         name = CheckpointName(merging.life.number, copied.step)

@@ -11,7 +11,7 @@ from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
 from cloud_trainer.groups.refusals import elsewhere
-from shared.concurrency.shared_thread import Lane
+from shared.concurrency.shared_thread import ThreadLane
 from shared.execution.group import Group, GroupListener, Merged
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart
@@ -21,7 +21,7 @@ from shared.training.block_state import element_bytes
 from shared.training.step_log import StepLog
 
 
-class Copy(NamedTuple):
+class Snapshot(NamedTuple):
     """A copy of all that training changes, before a step."""
 
     step: int
@@ -49,7 +49,7 @@ class Merging(GroupListener):
         self,
         weights: GroupWeights,
         agreement: Agreement,
-        lane: Lane,
+        lane: ThreadLane,
         config: GroupConfig,
         life: Life,
         figures: GroupFigures,
@@ -63,7 +63,7 @@ class Merging(GroupListener):
         self.life = life
         self._weights = weights
         self._lane = lane
-        self._copied: Copy | None = None
+        self._copied: Snapshot | None = None
         """The copy that waits to be taken."""
         leaves_out = config.leave_out_seconds is not None
         first = life.first_step
@@ -166,24 +166,24 @@ class Merging(GroupListener):
         """Wait no longer for a rank until anything comes of it; returns the weights that the others wait for."""
         return await self._lane.run(self._group.pass_over, rank)
 
-    def take_copy(self) -> Copy | None:
+    def take_copy(self) -> Snapshot | None:
         """Return the copy that was made since the last call, if there is one."""
         copied, self._copied = self._copied, None
         return copied
 
-    async def copy_now(self) -> Copy | None:
+    async def copy_now(self) -> Snapshot | None:
         """Return the copy that waits to be taken, or else one of the present state.
 
         Returns None if anything of the present step is updated already, or if no step was done since the last copy.
         """
         return await self._lane.aside(self._copied_now)
 
-    def _copied_now(self) -> Copy | None:
+    def _copied_now(self) -> Snapshot | None:
         # An update that nobody waits for any more may have come before this on the thread, so it is asked here.
         if self._copied is not None or not self._group.is_between_steps or self.step == self.copied_step:
             return self.take_copy()
         self.copied_step = self.step
-        return Copy(self.step, self._weights.copied())
+        return Snapshot(self.step, self._weights.copied())
 
     def stepped(self, step: int) -> None:
         """Count what each rank has waited for the others, and copy the state before a step, if a checkpoint is due."""
@@ -191,7 +191,7 @@ class Merging(GroupListener):
         for rank, came_seconds in self._given.pop(step - 1, {}).items():
             self._figures.waited[rank] += now - came_seconds
         if step % self.life.checkpoint_steps == 0 or step == self.agreement.steps:
-            self._copied, self.copied_step = Copy(step, self._weights.copied()), step
+            self._copied, self.copied_step = Snapshot(step, self._weights.copied()), step
 
     def updated(
         self, step: int, one: BlockSlice, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart

@@ -20,7 +20,7 @@ from cloud_trainer.groups.refusals import NotNowError, elsewhere
 from cloud_trainer.groups.seats import Seat, Seats
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
-from shared.concurrency.shared_thread import Lane
+from shared.concurrency.shared_thread import ThreadLane
 from shared.errors import ConfigError, IsthmusError
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
@@ -135,7 +135,7 @@ class NextLives:
         return lacking
 
     async def weights(
-        self, following: NextLife, agreement: Agreement, held: HeldBlocks, seat: Seat, lane: Lane
+        self, following: NextLife, agreement: Agreement, held: HeldBlocks, seat: Seat, lane: ThreadLane
     ) -> GroupWeights:
         """Return the weights with which a life begins, in the blocks `held`. seat: of the member that has called.
 

@@ -12,7 +12,7 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from shared.checkpoint import CheckpointName
 from shared.codec import aligned_buffer, row_of_bytes
-from shared.concurrency.shared_thread import Lane
+from shared.concurrency.shared_thread import ThreadLane
 from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 from shared.runtime import ExpectedTensor, check_announcement
@@ -49,7 +49,7 @@ class BlockReceiver:
         """Free the memory that was reserved for the chunks; called in any case."""
         self.session.memory.end_upload(self._reserved_bytes)
 
-    async def take(self, tensor: WireTensor, lane: Lane) -> int:
+    async def take(self, tensor: WireTensor, lane: ThreadLane) -> int:
         """Take the block that arrived. Returns the digest of the session's block."""
         return await lane.aside(self._take, tensor.key, tensor.payload)
 
@@ -133,7 +133,7 @@ def _check_bytes(tensor: TensorSpec) -> None:
 
 
 async def send_block(
-    session: Session, block: int, chunk_bytes: int, lane: Lane, *, weights_only: bool
+    session: Session, block: int, chunk_bytes: int, lane: ThreadLane, *, weights_only: bool
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
     """The state of a block that is held here, chunk by chunk."""
 

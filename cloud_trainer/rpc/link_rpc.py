@@ -3,7 +3,7 @@
 import grpc
 
 from cloud_trainer.rpc.serving import ServedStream, first_packet, serve_attached
-from cloud_trainer.rpc.shutdown import Shutdown
+from cloud_trainer.rpc.shutdown import TrainerShutdown
 from cloud_trainer.sessions.attachment import StreamName
 from cloud_trainer.sessions.fencing import check_version
 from cloud_trainer.sessions.registry import SessionRegistry
@@ -22,7 +22,7 @@ from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpened, LinkOpening
 class LinkRpc:
     """All links on which others dial this trainer."""
 
-    def __init__(self, config: LinkConfig, sessions: SessionRegistry, shutdown: Shutdown) -> None:
+    def __init__(self, config: LinkConfig, sessions: SessionRegistry, shutdown: TrainerShutdown) -> None:
         self._link = config
         self._sessions = sessions
         self._shutdown = shutdown

@@ -1,7 +1,7 @@
 """The answer to agents that may open a session: what it would find here."""
 
 from cloud_trainer.config import TrainerConfig
-from cloud_trainer.rpc.shutdown import Shutdown
+from cloud_trainer.rpc.shutdown import TrainerShutdown
 from cloud_trainer.sessions.busy_share import BusyShare
 from cloud_trainer.sessions.fencing import check_version
 from cloud_trainer.sessions.registry import SessionRegistry
@@ -14,7 +14,7 @@ class Probing:
     """The RPC of one trainer about none of its sessions."""
 
     def __init__(
-        self, config: TrainerConfig, sessions: SessionRegistry, shutdown: Shutdown, busy_share: BusyShare
+        self, config: TrainerConfig, sessions: SessionRegistry, shutdown: TrainerShutdown, busy_share: BusyShare
     ) -> None:
         """busy_share: of the compute thread."""
         self._config = config

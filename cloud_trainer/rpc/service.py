@@ -22,7 +22,7 @@ from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered, named
 from cloud_trainer.rpc.probing import Probing
 from cloud_trainer.rpc.relays import Relays
 from cloud_trainer.rpc.session_calls import SessionCalls
-from cloud_trainer.rpc.shutdown import Shutdown
+from cloud_trainer.rpc.shutdown import TrainerShutdown
 from cloud_trainer.sessions.building import check_request, run_of
 from cloud_trainer.sessions.busy_share import BusyShare
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
@@ -34,7 +34,7 @@ from cloud_trainer.sessions.other_parts import OtherParts
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Quota, SessionStore
-from cloud_trainer.sessions.stored_record import Record
+from cloud_trainer.sessions.stored_record import SessionOpening
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.building import build_worker
 from cloud_trainer.sessions.worker.figures import SessionStatistics
@@ -101,7 +101,7 @@ class TrainerService:
         self._fencing = Fencing(self.sessions, self._store)
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, device)
-        self._shutdown = Shutdown(self.sessions, self._checkpointer)
+        self._shutdown = TrainerShutdown(self.sessions, self._checkpointer)
         joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build, self.groups.begin)
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
         self.session_calls = SessionCalls(
@@ -179,7 +179,7 @@ class TrainerService:
             digests = await self._threads.build(session.blocks.digests)
             frozen_digests = await self._threads.build(session.blocks.frozen_digests)
             if not session.is_member:
-                await self._store.keep_record(session_id, Record(request, 0, caller().subject))
+                await self._store.keep_record(session_id, SessionOpening(request, 0, caller().subject))
             group_steps = await self.groups.occupy(session)
         except BaseException:
             self.sessions.release(session_id)

@@ -10,7 +10,7 @@ from cloud_trainer.sessions.registry import SessionRegistry
 from shared.transport.rpc.status import StatusError
 
 
-class Shutdown:
+class TrainerShutdown:
     """A stop of the trainer, which `run` begins."""
 
     def __init__(self, sessions: SessionRegistry, checkpointer: SessionCheckpointer) -> None:

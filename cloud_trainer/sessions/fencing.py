@@ -14,7 +14,7 @@ from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
-from cloud_trainer.sessions.stored_record import Record
+from cloud_trainer.sessions.stored_record import SessionOpening
 from shared.errors import StorageError
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
@@ -67,7 +67,7 @@ class Fencing:
             if not self._ending[session_id]:
                 del self._ending[session_id]
 
-    async def find(self, session_id: str, uses: ExitStack) -> tuple[Session | None, Record]:
+    async def find(self, session_id: str, uses: ExitStack) -> tuple[Session | None, SessionOpening]:
         """Find the caller's session, if it is in memory, and its record. uses: the session counts as used until this is closed.
 
         Raises StatusError if there is none.
@@ -76,7 +76,7 @@ class Fencing:
         self._sessions.check_owner(session_id)
         if self._sessions.find(session_id) is not None:
             session = uses.enter_context(self._sessions.using(session_id))
-            return session, Record(session.request, session.attachment.term, subject)
+            return session, SessionOpening(session.request, session.attachment.term, subject)
         record = await self._store.record(session_id)
         # A group's member has no state here, so it opens another session.
         if record is None or record.subject != subject or record.request.HasField("group"):
@@ -84,7 +84,9 @@ class Fencing:
         bind_run(run_of(record.request, session_id), session_id)
         return None, record
 
-    async def examine(self, session_id: str, session_term: int, uses: ExitStack) -> tuple[Session | None, Record]:
+    async def examine(
+        self, session_id: str, session_term: int, uses: ExitStack
+    ) -> tuple[Session | None, SessionOpening]:
         """Find as `find` does, for an agent that attaches it with this term. Changes nothing.
 
         Raises StatusError for an agent that may not.
@@ -98,7 +100,7 @@ class Fencing:
             )
         return session, record
 
-    async def take(self, session_id: str, record: Record, session_term: int) -> None:
+    async def take(self, session_id: str, record: SessionOpening, session_term: int) -> None:
         """Store the term before anything is done under it. Raises StatusError."""
         try:
             if await self._store.fence(session_id, record, session_term):

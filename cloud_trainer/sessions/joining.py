@@ -15,7 +15,7 @@ from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
-from cloud_trainer.sessions.stored_record import Record
+from cloud_trainer.sessions.stored_record import SessionOpening
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from shared.checkpoint import MAX_NAMED, CheckpointName
@@ -81,7 +81,7 @@ class Joining:
                 tickets=session.issue_tickets() if session.worker.is_whole else [],
             )
 
-    async def _learn_others(self, session_id: str, record: Record, others: Sequence[str]) -> None:
+    async def _learn_others(self, session_id: str, record: SessionOpening, others: Sequence[str]) -> None:
         """Find what other trainers have of the run on the same store. Raises ProtocolError for impossible sessions."""
         check_others(others)
         try:
@@ -161,7 +161,7 @@ class Joining:
             self._sessions.release(session_id)
             raise
 
-    async def _build_again(self, session_id: str, record: Record, uses: ExitStack) -> Session:
+    async def _build_again(self, session_id: str, record: SessionOpening, uses: ExitStack) -> Session:
         """Rebuild the session in its reserved place, without the state of its blocks."""
         session = await self._build(record.request, record.request.placement, session_id)
         session.worker.is_blank = True
@@ -174,7 +174,7 @@ def _message(name: CheckpointName) -> pb.CheckpointName:
     return pb.CheckpointName(lineage=name.lineage, step=name.step)
 
 
-def _check_term(session_id: str, fence: pb.Fence, record: Record) -> None:
+def _check_term(session_id: str, fence: pb.Fence, record: SessionOpening) -> None:
     if fence.session_term != record.session_term or not fence.session_term:
         raise StatusError(
             grpc.StatusCode.ABORTED,

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from cloud_trainer.sessions.building import run_of
-from cloud_trainer.sessions.stored_record import Record, read_record
+from cloud_trainer.sessions.stored_record import SessionOpening, read_record
 from shared.checkpoint import MAX_NAMED, CheckpointName, CheckpointStore, Files, SessionFolder
 from shared.errors import StorageError
 
@@ -31,7 +31,7 @@ class OtherParts:
         self._own_name = own_name
         self._stores: dict[str, list[CheckpointStore]] = {}
 
-    def learn(self, session_id: str, record: Record, others: Collection[str]) -> None:
+    def learn(self, session_id: str, record: SessionOpening, others: Collection[str]) -> None:
         """Find the folders of a run's sessions at other trainers. Those of another subject or run count as missing.
 
         Replaces what was known of the session. record: of the session here. Raises StorageError.

@@ -16,7 +16,7 @@ from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.held_folders import HeldFolders
 from cloud_trainer.sessions.other_parts import NOTHING, OtherParts
 from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
-from cloud_trainer.sessions.stored_record import Record, read_record
+from cloud_trainer.sessions.stored_record import SessionOpening, read_record
 from shared.bounds import is_session_id
 from shared.checkpoint import CheckpointName, CheckpointStore, Files, SessionFolder
 from shared.concurrency.threads import WorkerThread
@@ -107,7 +107,7 @@ class SessionStore:
         reserved = (name for name, owner in self._reserved.items() if owner == subject and name not in self._index)
         return self._index.count(subject) + sum(1 for _ in reserved)
 
-    async def keep_record(self, session_id: str, record: Record) -> None:
+    async def keep_record(self, session_id: str, record: SessionOpening) -> None:
         """Write the record of a session's opening. A failure is only a warning, because the session itself can continue."""
         if (folder := self._folder(session_id)) is None:
             return
@@ -118,7 +118,7 @@ class SessionStore:
         except StorageError as failure:
             _log.warning("session not kept; it could not be restored", session=session_id, reason=str(failure))
 
-    async def fence(self, session_id: str, record: Record, session_term: int) -> bool:
+    async def fence(self, session_id: str, record: SessionOpening, session_term: int) -> bool:
         """Store that a session is attached with this term. False if it was attached with this or a higher one.
 
         Raises StorageError if that cannot be written.
@@ -131,7 +131,7 @@ class SessionStore:
         await self._learn_of(session_id, folder)  # Another trainer on the same store may have opened it.
         return True
 
-    async def listed(self, sees: Callable[[str], bool]) -> dict[str, tuple[Record, list[CheckpointName]]]:
+    async def listed(self, sees: Callable[[str], bool]) -> dict[str, tuple[SessionOpening, list[CheckpointName]]]:
         """Return the records and checkpoints of the sessions whose subject may be seen, by id. Raises StorageError."""
         await self.learn()
         found = {}
@@ -174,7 +174,7 @@ class SessionStore:
         """Show that this process lives and has the sessions for which `is_live` is true. It releases the others."""
         await self.disk.run(self._held.renew, is_live)
 
-    async def record(self, session_id: str) -> Record | None:
+    async def record(self, session_id: str) -> SessionOpening | None:
         """Return the stored record of a session; None if there is no credible one."""
         folder = self._folder(session_id)
         return None if folder is None else await self.disk.run(read_record, folder)
@@ -259,7 +259,7 @@ class SessionStore:
         """Return the bytes that one session may take, given the other sessions of its subject."""
         return self._quota.stored_bytes - self._index.total_bytes(before.subject) + before.stored_bytes
 
-    async def learn_others(self, session_id: str, record: Record, others: Collection[str]) -> None:
+    async def learn_others(self, session_id: str, record: SessionOpening, others: Collection[str]) -> None:
         """Find what other trainers on the same store have of a run, as `OtherParts.learn` does. Raises StorageError."""
         await self.disk.run(self._others.learn, session_id, record, others)
 
@@ -368,7 +368,7 @@ class SessionStore:
         return SessionFolder(self._files.folder(session_id), self._keep)
 
 
-def _fence(folder: SessionFolder, record: Record, session_term: int) -> bool:
+def _fence(folder: SessionFolder, record: SessionOpening, session_term: int) -> bool:
     """Store a term as `SessionStore.fence` says. Runs on the disk's thread."""
     if folder.read() is None:  # The write failed when the session was opened.
         folder.write(record.document)

@@ -10,7 +10,7 @@ from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SessionOpening:
     """The opening of a session: its request, its owner, and the highest term that attached it."""
 
     request: OpenSessionRequest
@@ -24,13 +24,13 @@ class Record:
         return {"request": base64.b64encode(self.request.SerializeToString()).decode(), "subject": self.subject}
 
 
-def read_record(folder: SessionFolder) -> Record | None:
+def read_record(folder: SessionFolder) -> SessionOpening | None:
     """Read the record in the folder of a session; None if there is no credible one. Blocks. Raises StorageError."""
     document = folder.read()
     if document is None:
         return None
     try:
         request = OpenSessionRequest.FromString(base64.b64decode(document["request"]))
-        return Record(request, folder.term(), str(document["subject"]))
+        return SessionOpening(request, folder.term(), str(document["subject"]))
     except (DecodeError, KeyError, TypeError, ValueError):
         return None

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from shared.concurrency.shared_thread import Lane, SharedThread
+from shared.concurrency.shared_thread import SharedThread, ThreadLane
 from shared.concurrency.threads import SWITCH_SECONDS
 from shared.training.device import prepare_building_thread, prepare_compute_thread
 from shared.transport.auth.callers import caller
@@ -31,11 +31,11 @@ class TrainerThreads:
         self._building = SharedThread("building", prepare_building_thread)
         self._codec = SharedThread("codec")
 
-    def compute_lane(self, session_id: str) -> Lane:
+    def compute_lane(self, session_id: str) -> ThreadLane:
         """Return a session's lane on the compute thread: `run` for its steps, `aside` for work that delays no other session."""
         return self._steps.of(session_id)
 
-    def codec_lane(self, session_id: str) -> Lane:
+    def codec_lane(self, session_id: str) -> ThreadLane:
         """Return a session's lane on the codec thread."""
         return self._codec.of(session_id)
 

@@ -41,7 +41,7 @@ def measure(
 
         from edge_agent.commands.terminal import counting_bars
         from edge_agent.planning.prediction import load_predictor, table_to_json
-        from edge_agent.profiling.events import Measured
+        from edge_agent.profiling.events import PieceMeasured
         from edge_agent.profiling.latency_table import MeasureSettings, measure_table
         from shared.commands.process_log import process_log
 
@@ -50,7 +50,7 @@ def measure(
         raise ConfigError('--device is ""; it must be a name')
     known = None if predictor is None else load_predictor(predictor)
     settings = MeasureSettings(worker, device, representative, rounds, repeats)
-    bars = counting_bars(Console(stderr=True), {Measured: "measuring sub-models"})
+    bars = counting_bars(Console(stderr=True), {PieceMeasured: "measuring sub-models"})
     with process_log(loaded.log, sys.stderr), bars as events:
         table = asyncio.run(measure_table(loaded, settings, known, events.emit))
     text = table_to_json(table)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from edge_agent.experiment.placement_report import Memory, PlacementReport, Transfer, Visibility
+from edge_agent.experiment.placement_report import Memory, PlacementReport, ReportedCrossing, Visibility
 from shared.placement import Placement, Tile, document_of
 
 SCHEMA = "isthmus.placement-report/v1"
@@ -107,7 +107,7 @@ def transfers_table(report: PlacementReport) -> Table:
     return table
 
 
-def _direction(transfer: Transfer) -> tuple[str, str]:
+def _direction(transfer: ReportedCrossing) -> tuple[str, str]:
     return transfer.crossing.sender, transfer.crossing.receiver
 
 

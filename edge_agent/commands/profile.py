@@ -158,10 +158,10 @@ def _profile_pair(config: EdgeConfig, out: Path, repeats: int, calibration: "Cal
         from rich.console import Console
 
         from edge_agent.commands.terminal import counting_bars
-        from edge_agent.profiling.events import CopyTrained, Estimated, Measured, PieceDone
+        from edge_agent.profiling.events import CopyTrained, Estimated, PieceDone, PieceMeasured
         from edge_agent.profiling.profile import profile_model
 
-    works: dict[type[PieceDone], str] = {Measured: "profiling cuts"}
+    works: dict[type[PieceDone], str] = {PieceMeasured: "profiling cuts"}
     if calibration is not None:
         works[CopyTrained] = "training copies"
     console = Console(stderr=True)
@@ -181,7 +181,7 @@ def _profile_chain(
 
         from edge_agent.commands.terminal import counting_bars
         from edge_agent.planning.prediction import load_table
-        from edge_agent.profiling.events import Estimated, Measured
+        from edge_agent.profiling.events import Estimated, PieceMeasured
         from edge_agent.profiling.workers.chain_profile import ChainSettings, profile_chain
 
     files = dict(_name_and_file(each) for each in tables)
@@ -189,7 +189,7 @@ def _profile_chain(
         raise ConfigError(f"--table is given twice for one worker: {', '.join(tables)}; give one table for each")
     known = {name: load_table(path) for name, path in files.items()}
     settings = ChainSettings(repeats, any_order=order == ANY, tables=known)
-    with counting_bars(Console(stderr=True), {Measured: "profiling the chain"}) as events:
+    with counting_bars(Console(stderr=True), {PieceMeasured: "profiling the chain"}) as events:
         events.subscribe(Estimated, lambda event: typer.echo(event.line))
         chain = asyncio.run(profile_chain(config, out, settings, events.emit, dry_run=dry_run))
     if chain is not None:
@@ -203,10 +203,10 @@ def _profile_tiers(config: EdgeConfig, out: Path, repeats: int, *, dry_run: bool
         from rich.console import Console
 
         from edge_agent.commands.terminal import counting_bars
-        from edge_agent.profiling.events import Estimated, Measured
+        from edge_agent.profiling.events import Estimated, PieceMeasured
         from edge_agent.profiling.workers.tiers_profile import profile_tiers
 
-    with counting_bars(Console(stderr=True), {Measured: "profiling three tiers"}) as events:
+    with counting_bars(Console(stderr=True), {PieceMeasured: "profiling three tiers"}) as events:
         events.subscribe(Estimated, lambda event: typer.echo(event.line))
         profile = asyncio.run(profile_tiers(config, out, repeats, events.emit, dry_run=dry_run))
     if profile is not None:

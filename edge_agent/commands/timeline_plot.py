@@ -6,10 +6,10 @@ Needs matplotlib, and only when it draws.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edge_agent.observability.lanes import Lane
+from edge_agent.observability.lanes import TimelineLane
 from edge_agent.observability.plots import NO_MATPLOTLIB
 from edge_agent.observability.timeline import PARTS_TOGETHER, Span
-from edge_agent.observability.timeline_window import Window
+from edge_agent.observability.timeline_window import TimelineWindow
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SEEN_SHARE = 0.0015
 """Shorter ones are drawn with this length; otherwise they would be invisible."""
 
 
-def draw(window: Window, path: Path) -> None:
+def draw(window: TimelineWindow, path: Path) -> None:
     """Draw a window to a picture; the ending of `path` says which kind, png, svg or pdf.
 
     Raises ConfigError where matplotlib is not installed or the file cannot be written.
@@ -71,7 +71,7 @@ def draw(window: Window, path: Path) -> None:
         raise ConfigError(f"picture {path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _draw_span(axes: "Axes", span: Span, row: int, window: Window) -> None:
+def _draw_span(axes: "Axes", span: Span, row: int, window: TimelineWindow) -> None:
     colour = _COLOURS[span.step % len(_COLOURS)]
     left, width = (span.start - window.start) * 1e3, (span.end - span.start) * 1e3
     share = width / (window.seconds * 1e3)
@@ -103,6 +103,6 @@ def _draw_span(axes: "Axes", span: Span, row: int, window: Window) -> None:
         )
 
 
-def _is_pale(lane: Lane, what: str) -> bool:
+def _is_pale(lane: TimelineLane, what: str) -> bool:
     """Tell whether a span says how long a trainer computed, and not exactly when."""
     return lane.by_reports or what == PARTS_TOGETHER

@@ -16,7 +16,7 @@ from shared.client.link_measurement import (
     measure_uplink,
 )
 from shared.client.methods import method_path
-from shared.client.probing import Answer, ProbeCalls
+from shared.client.probing import ProbeAnswer, ProbeCalls
 from shared.errors import one_line
 from shared.registry import codec_of_bits
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -90,7 +90,7 @@ async def check_links(
 
 
 def judge_links(
-    answer: Answer, others: tuple[TrainerAddressConfig, ...], needed: TrainerAddressConfig | None
+    answer: ProbeAnswer, others: tuple[TrainerAddressConfig, ...], needed: TrainerAddressConfig | None
 ) -> list[Finding]:
     """answer: of CheckPeers about the others, in order. A link that is needed has to be; any other is advice."""
     try:

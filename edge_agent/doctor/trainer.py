@@ -8,7 +8,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from edge_agent.doctor.finding import Finding, fine, fix, skipped
 from shared.client.methods import HEALTH, SERVICE, method_path
-from shared.client.probing import Answer, ProbeCalls
+from shared.client.probing import ProbeAnswer, ProbeCalls
 from shared.version import NO_SESSION, NO_VERSION, PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -50,7 +50,7 @@ async def check_access(calls: ProbeCalls) -> tuple[Finding, Finding]:
     return judge_token({"train": opening, "control": closing, "read": looking}), judge_version(opening)
 
 
-def judge_token(answers: dict[str, Answer]) -> Finding:
+def judge_token(answers: dict[str, ProbeAnswer]) -> Finding:
     """answers: how a call ended that needs the scope."""
     refused = [answer for answer in answers.values() if answer.code is Code.UNAUTHENTICATED]
     if refused:
@@ -67,7 +67,7 @@ def judge_token(answers: dict[str, Answer]) -> Finding:
     return fine("token", f"this agent may {', '.join(answers)}")
 
 
-def judge_version(opening: Answer) -> Finding:
+def judge_version(opening: ProbeAnswer) -> Finding:
     """opening: how a session was refused that was asked for in version 0."""
     found = _THEIR_VERSION.search(opening.details)
     if opening.code is not Code.FAILED_PRECONDITION or found is None:

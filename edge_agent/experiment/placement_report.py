@@ -47,7 +47,7 @@ _UNCODED = "raw"
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class ReportedCrossing:
     """A crossing of a whole batch. bytes: exact for dense tensors; messages and their heads come on top."""
 
     crossing: Crossing
@@ -101,7 +101,7 @@ class PlacementReport:
 
     placement: Placement
     block_names: tuple[str, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[ReportedCrossing, ...]
     memory: tuple[Memory, ...]
     visibility: tuple[Visibility, ...]
 
@@ -127,9 +127,9 @@ def report_on(workload: Workload) -> PlacementReport:
     )
 
 
-def _transfer(workload: Workload, placement: Placement, types: CrossingTypes, one: Crossing) -> Transfer:
+def _transfer(workload: Workload, placement: Placement, types: CrossingTypes, one: Crossing) -> ReportedCrossing:
     codec = placement.codecs.get(Route(one.sender, one.receiver, one.cargo), _UNCODED)
-    return Transfer(one, codec, _payload_bytes(workload, types, one, codec))
+    return ReportedCrossing(one, codec, _payload_bytes(workload, types, one, codec))
 
 
 def _payload_bytes(workload: Workload, types: CrossingTypes, one: Crossing, codec: str) -> int:

@@ -20,7 +20,7 @@ TIMED = tuple(_TWO_WORKERS)
 """The phases whose work is drawn."""
 
 
-class Lane(NamedTuple):
+class TimelineLane(NamedTuple):
     """One row of a time line."""
 
     phase: str
@@ -31,23 +31,26 @@ class Lane(NamedTuple):
     """True if a trainer is known by its reports alone, because the device has no link to it."""
 
 
-def way(sender: str, receiver: str) -> Lane:
+def way(sender: str, receiver: str) -> TimelineLane:
     """Return the lane of the tensors from one worker to another."""
     phase = "uplink" if sender == AGENT else "downlink" if receiver == AGENT else BETWEEN_TRAINERS
-    return Lane(phase, f"{sender}>{receiver}")
+    return TimelineLane(phase, f"{sender}>{receiver}")
 
 
-def trainer_lane(name: str, links: Iterable[Link]) -> Lane:
+def trainer_lane(name: str, links: Iterable[Link]) -> TimelineLane:
     """Return the lane of a trainer's computations."""
-    return Lane("cloud", name, by_reports=not any({AGENT, name} == set(link) for link in links))
+    return TimelineLane("cloud", name, by_reports=not any({AGENT, name} == set(link) for link in links))
 
 
-def lanes_of(placement: Placement, links: Sequence[Link]) -> list[Lane]:
+def lanes_of(placement: Placement, links: Sequence[Link]) -> list[TimelineLane]:
     """Return the lanes of a placement from top to bottom: the device, then each trainer between its arrivals and its sends.
 
     A link stands with the later of its two workers.
     """
-    lanes = [Lane("edge", AGENT), *([Lane("codec", AGENT)] if any(AGENT in link for link in links) else [])]
+    lanes = [
+        TimelineLane("edge", AGENT),
+        *([TimelineLane("codec", AGENT)] if any(AGENT in link for link in links) else []),
+    ]
     before = [AGENT]
     for name in placement.workers:
         if name == AGENT:
@@ -60,13 +63,13 @@ def lanes_of(placement: Placement, links: Sequence[Link]) -> list[Lane]:
     return lanes
 
 
-def titles_of(lanes: Collection[Lane]) -> dict[Lane, str]:
+def titles_of(lanes: Collection[TimelineLane]) -> dict[TimelineLane, str]:
     """Return the titles of lanes; phases have their numbers where one trainer at most takes part."""
     phases = _TWO_WORKERS if len({lane.of for lane in lanes if lane.phase == "cloud"}) <= 1 else {}
     return {lane: phases.get(lane.phase) or _title(lane) for lane in lanes}
 
 
-def _title(lane: Lane) -> str:
+def _title(lane: TimelineLane) -> str:
     if lane.phase == "codec":
         return _TWO_WORKERS["codec"]
     if lane.phase in ("edge", "cloud"):

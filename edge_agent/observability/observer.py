@@ -31,7 +31,7 @@ from edge_agent.training.events import (
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.events import Events
 from shared.events.calls import CallFailed, TrainersAwaited
-from shared.events.worker import Delivered, Encoded, Received, Sent, StepComputed, WorkerDone
+from shared.events.worker import Delivered, LoadEncoded, Received, Sent, StepComputed, WorkerDone
 from shared.placement import AGENT, held_blocks, ranges_of
 from shared.transport.stream.duplex import Duplex
 from shared.wire.isthmus.v1.tensor_pb2 import Role
@@ -69,7 +69,7 @@ class RunObserver:
         subscribe(LinkDown, lambda event: self._streams.pop(event.peer, None))
         subscribe(LinkLost, self._lose_link)
         subscribe(Placed, self._place)
-        subscribe(Encoded, lambda event: statistics.encode.add(event.end_seconds - event.start_seconds))
+        subscribe(LoadEncoded, lambda event: statistics.encode.add(event.end_seconds - event.start_seconds))
         subscribe(Sent, self._count_sent)
         subscribe(Delivered, self._note_delivered)
         subscribe(Received, self._count_received)

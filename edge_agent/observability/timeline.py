@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_agent.observability.lanes import BETWEEN_TRAINERS, TIMED, Lane, titles_of
+from edge_agent.observability.lanes import BETWEEN_TRAINERS, TIMED, TimelineLane, titles_of
 from shared.errors import ConfigError
 from shared.files.whole_file import write_whole
 
@@ -25,7 +25,7 @@ first part, and the time of all parts together."""
 class Span:
     """The work of one worker or link on one step, named by `what`; in seconds since any one moment."""
 
-    lane: Lane
+    lane: TimelineLane
     what: str
     step: int
     start: float
@@ -36,7 +36,7 @@ class Span:
 class RateNews:
     """The rate of a way between two trainers was heard, at a moment of the same clock."""
 
-    lane: Lane
+    lane: TimelineLane
     at: float
     bits_per_second: float
 
@@ -45,12 +45,12 @@ class RateNews:
 class Trace:
     """A time line: its lanes from top to bottom, and the work that was done in them."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineLane, ...]
     spans: tuple[Span, ...]
     rates: tuple[RateNews, ...] = ()
 
     @property
-    def titles(self) -> dict[Lane, str]:
+    def titles(self) -> dict[TimelineLane, str]:
         """Return the titles of the lanes, from top to bottom."""
         return titles_of(self.lanes)
 
@@ -59,20 +59,20 @@ class Timeline:
     """Collects the newest entries of a run; times are time.monotonic of the edge."""
 
     def __init__(self) -> None:
-        self._lanes: dict[Lane, Lane] = {}
+        self._lanes: dict[TimelineLane, TimelineLane] = {}
         """From top to bottom; each by itself, so that all entries have one object."""
         self._entries: deque[Span | RateNews] = deque(maxlen=MOST_ENTRIES)
 
-    def show(self, lanes: Iterable[Lane]) -> None:
+    def show(self, lanes: Iterable[TimelineLane]) -> None:
         """Add these lanes below the present ones, even if they stay empty."""
         for lane in lanes:
             self._lanes.setdefault(lane, lane)
 
-    def add(self, lane: Lane, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
+    def add(self, lane: TimelineLane, what: str, step: int, start_seconds: float, end_seconds: float) -> None:
         """Work on one step in a lane that is shown. Where two clocks put its end before the start, it ends with the start."""
         self._entries.append(Span(self._lanes[lane], what, step, start_seconds, max(start_seconds, end_seconds)))
 
-    def add_rate(self, lane: Lane, at_seconds: float, bits_per_second: float) -> None:
+    def add_rate(self, lane: TimelineLane, at_seconds: float, bits_per_second: float) -> None:
         """The rate of a way between two trainers was heard."""
         self._entries.append(RateNews(self._lanes[lane], at_seconds, bits_per_second))
 
@@ -135,22 +135,22 @@ def load(path: Path) -> Trace:
     return Trace((*lanes.values(), *unnamed), spans, rates)
 
 
-def _lane(found: Mapping[str, Any]) -> Lane:
-    phase, of, by_reports = (found[field] for field in Lane._fields)
+def _lane(found: Mapping[str, Any]) -> TimelineLane:
+    phase, of, by_reports = (found[field] for field in TimelineLane._fields)
     if phase not in (*TIMED, BETWEEN_TRAINERS) or not isinstance(of, str):
         raise ValueError
-    return Lane(str(phase), of, bool(by_reports))
+    return TimelineLane(str(phase), of, bool(by_reports))
 
 
-def _span(event: dict[str, Any], lanes: Mapping[int, Lane]) -> Span:
+def _span(event: dict[str, Any], lanes: Mapping[int, TimelineLane]) -> Span:
     phase, name, (step,) = event["cat"], event["name"], event["args"].values()
     begin, seconds = (float(event[key]) / 1e6 for key in ("ts", "dur"))
     if phase not in TIMED or not isinstance(name, str) or not isinstance(step, int):
         raise ValueError
-    lane = lanes.get(event.get("tid", -1), Lane(str(phase), ""))
+    lane = lanes.get(event.get("tid", -1), TimelineLane(str(phase), ""))
     return Span(lane, name.rpartition(" ")[0], step, begin, begin + seconds)
 
 
-def _rate(event: dict[str, Any], lanes: Mapping[int, Lane]) -> RateNews:
+def _rate(event: dict[str, Any], lanes: Mapping[int, TimelineLane]) -> RateNews:
     (bits_per_second,) = event["args"].values()
     return RateNews(lanes[event["tid"]], float(event["ts"]) / 1e6, float(bits_per_second))

@@ -3,11 +3,11 @@
 import time
 from typing import Any, NamedTuple
 
-from edge_agent.observability.lanes import Lane, lanes_of, trainer_lane, way
+from edge_agent.observability.lanes import TimelineLane, lanes_of, trainer_lane, way
 from edge_agent.observability.timeline import PARTS_TOGETHER, Timeline
 from edge_agent.training.events import LinkDown, LinkUp, Placed
 from shared.events import Events
-from shared.events.worker import Computed, Delivered, Encoded, Received, WorkerDone
+from shared.events.worker import Computed, Delivered, LoadEncoded, Received, WorkerDone
 from shared.placement import AGENT, Placement, held_blocks, loss_rows, stages
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, role_name
@@ -57,7 +57,7 @@ class TimelineRecorder:
 
     def __init__(self, timeline: Timeline, events: Events) -> None:
         self._timeline = timeline
-        self._trainers: dict[str, tuple[Lane, str]] = {}
+        self._trainers: dict[str, tuple[TimelineLane, str]] = {}
         """Lane of each trainer of the placement, and its work in a step."""
         self._reported: dict[str, ReportedClock] = {}
         self._up: dict[str, Duplex[Any, Any]] = {}
@@ -71,7 +71,7 @@ class TimelineRecorder:
         events.subscribe(LinkUp, self._note_link)
         events.subscribe(LinkDown, self._forget_link)
         events.subscribe(Computed, self._draw_computed)
-        events.subscribe(Encoded, self._draw_encoded)
+        events.subscribe(LoadEncoded, self._draw_encoded)
         events.subscribe(Delivered, self._note_delivered)
         events.subscribe(Received, self._draw_received)
         events.subscribe(WorkerDone, self._draw_worker)
@@ -95,12 +95,12 @@ class TimelineRecorder:
 
     def _draw_computed(self, event: Computed) -> None:
         """Draw a segment; one that only takes in the weights of shared blocks has no name of its own."""
-        lane = Lane("edge", AGENT)
+        lane = TimelineLane("edge", AGENT)
         self._timeline.add(lane, event.what or "weights", event.step, event.start_seconds, event.end_seconds)
 
-    def _draw_encoded(self, event: Encoded) -> None:
+    def _draw_encoded(self, event: LoadEncoded) -> None:
         self._encoded.setdefault(event.step, event.end_seconds)
-        self._timeline.add(Lane("codec", AGENT), "encode", event.step, event.start_seconds, event.end_seconds)
+        self._timeline.add(TimelineLane("codec", AGENT), "encode", event.step, event.start_seconds, event.end_seconds)
 
     def _note_delivered(self, event: Delivered) -> None:
         """The last of all tensors that a peer acknowledges at once came at that moment of its clock.

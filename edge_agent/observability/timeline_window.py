@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from edge_agent.observability.lanes import Lane
+from edge_agent.observability.lanes import TimelineLane
 from edge_agent.observability.timeline import Span, Trace
 from shared.errors import ConfigError
 from shared.telemetry.phases import PHASES
@@ -14,17 +14,17 @@ _IN_TURN = ("uplink", "downlink")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimelineWindow:
     """The spans from the start of one step's forward to that of another, `steps` later; `spans` are clipped to it."""
 
     first_step: int
     steps: int
     start: float
     end: float
-    titles: Mapping[Lane, str]
+    titles: Mapping[TimelineLane, str]
     """Titles of the lanes of the whole time line, from top to bottom."""
     spans: tuple[Span, ...]
-    rates: Mapping[Lane, float]
+    rates: Mapping[TimelineLane, float]
     """Bits per second between trainers, as they were heard last."""
 
     @property
@@ -37,12 +37,12 @@ class Window:
         """The rate at which steps were started."""
         return self.steps / self.seconds
 
-    def busy(self, lane: Lane) -> float:
+    def busy(self, lane: TimelineLane) -> float:
         """The share of the time, 0 to 1, in which something was at work in a lane."""
         return _union_seconds(span for span in self.spans if span.lane == lane) / self.seconds
 
     @property
-    def phases(self) -> list[Lane]:
+    def phases(self) -> list[TimelineLane]:
         """The lanes that count for the overlap: each worker, and each way of a link of the device.
 
         Encoding belongs to the ways from the device and is not counted by itself. Of ways between trainers no times are known.
@@ -60,14 +60,14 @@ class Window:
         of = "1 phase" if len(self.phases) == 1 else f"{len(self.phases)} phases"
         return f"{self.steps_per_second:.1f} steps/s, {self.overlap:.1f} of {of} at work at once"
 
-    def figure(self, lane: Lane) -> str:
+    def figure(self, lane: TimelineLane) -> str:
         """Describe a lane: the share of the time in which it was at work, or its rate; empty where nothing is known."""
         if lane in self.phases:
             return f"{self.busy(lane):.0%}"
         return f"{self.rates[lane] / 1e6:.1f} Mbit/s" if lane in self.rates else ""
 
 
-def choose_window(trace: Trace, steps: int, first_step: int | None = None) -> Window:
+def choose_window(trace: Trace, steps: int, first_step: int | None = None) -> TimelineWindow:
     """A window of so many steps, or of all where there are fewer.
 
     first_step: where it begins; None takes a stretch of typical length, the median of all that begin after the first
@@ -92,7 +92,7 @@ def choose_window(trace: Trace, steps: int, first_step: int | None = None) -> Wi
         if span.start < end and span.end > start
     )
     rates = {news.lane: news.bits_per_second for news in trace.rates if news.at <= end}
-    return Window(first_step, len(shown), start, end, trace.titles, inside, rates)
+    return TimelineWindow(first_step, len(shown), start, end, trace.titles, inside, rates)
 
 
 def _starts(spans: Sequence[Span]) -> dict[int, float]:
@@ -112,7 +112,7 @@ def in_turn(spans: Sequence[Span]) -> list[Span]:
     which then waits behind the tensor before.
     """
     found: list[Span] = []
-    free_at: defaultdict[Lane, float] = defaultdict(lambda: float("-inf"))
+    free_at: defaultdict[TimelineLane, float] = defaultdict(lambda: float("-inf"))
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
         if span.lane.phase in _IN_TURN:
             start = min(max(span.start, free_at[span.lane]), span.end)
@@ -122,7 +122,7 @@ def in_turn(spans: Sequence[Span]) -> list[Span]:
     return found
 
 
-def summary(window: Window) -> str:
+def summary(window: TimelineWindow) -> str:
     """The figures of a window, on one line."""
     figures = ", ".join(f"{title} {known}" for lane, title in window.titles.items() if (known := window.figure(lane)))
     return f"steps {window.first_step} to {window.first_step + window.steps - 1}: {window.pace} ({figures})"

@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Lossiness:
     """A candidate to train: the fields of a deployment that decide accuracy."""
 
     cut: int
@@ -42,7 +42,7 @@ class Calibrated:
     """Accuracies of the whole serial training, one a seed."""
 
 
-Accuracies = Callable[[Candidate, float], Awaitable[Sequence[float]]]
+Accuracies = Callable[[Lossiness, float], Awaitable[Sequence[float]]]
 """Trains a candidate with every seed for a share of the full length; the share of samples that each got right."""
 
 
@@ -57,19 +57,19 @@ async def calibrate(
 
     bit_widths: those to try, rising; the last is float32's.
     """
-    judge = _Judge(accuracies, Candidate(cuts[0], 0, FLOAT32_BITS), budget)
+    judge = _Judge(accuracies, Lossiness(cuts[0], 0, FLOAT32_BITS), budget)
     baseline = tuple(await judge.serial(WHOLE))
     _warn_of_spread(baseline, budget)
     staleness, min_bits = most_staleness, dict[int, int]()
     for cut in cuts:
         while cut not in min_bits:
             staleness = await judge.halve_staleness(cut, staleness)
-            widths = [Candidate(cut, staleness, bits) for bits in reversed(bit_widths)]
+            widths = [Lossiness(cut, staleness, bits) for bits in reversed(bit_widths)]
             held = await judge.confirmed(widths, await judge.halve(widths))
             if held is not None:
                 min_bits[cut] = held.bits
             else:  # not even float32 holds at this K, which only a whole training showed
-                fewer = [Candidate(cut, fewer, FLOAT32_BITS) for fewer in range(staleness)]
+                fewer = [Lossiness(cut, fewer, FLOAT32_BITS) for fewer in range(staleness)]
                 staleness = (await last_that_holds(fewer, judge.whole)).staleness
     return Calibrated(staleness, min_bits, baseline)
 
@@ -77,14 +77,14 @@ async def calibrate(
 class _Judge:
     """The judge of whether candidates hold."""
 
-    def __init__(self, accuracies: Accuracies, serial: Candidate, budget: float) -> None:
+    def __init__(self, accuracies: Accuracies, serial: Lossiness, budget: float) -> None:
         self._accuracies, self._serial, self._budget = accuracies, serial, budget
 
     async def serial(self, share: float) -> Sequence[float]:
         """Accuracies of the serial training of this length."""
         return await self._accuracies(self._serial, share)
 
-    async def holds(self, candidate: Candidate, share: float) -> bool:
+    async def holds(self, candidate: Lossiness, share: float) -> bool:
         """Compared with serial trainings of the same length. One that is exact is serial, wherever the cut is."""
         if (candidate.staleness, candidate.bits) == (0, FLOAT32_BITS):
             return True
@@ -93,22 +93,22 @@ class _Judge:
         lost = statistics.fmean(baseline) - statistics.fmean(await self._accuracies(candidate, share))
         return lost <= allowed + _ROUNDING
 
-    async def whole(self, candidate: Candidate) -> bool:
+    async def whole(self, candidate: Lossiness) -> bool:
         """Judge a candidate by a training of full length."""
         return await self.holds(candidate, WHOLE)
 
     async def halve_staleness(self, cut: int, most: int) -> int:
         """The largest K at a cut as short trainings see it; the most is asked first, for models mostly bear it."""
-        if most == 0 or await self.holds(Candidate(cut, most, FLOAT32_BITS), LONGEST_SHORT):
+        if most == 0 or await self.holds(Lossiness(cut, most, FLOAT32_BITS), LONGEST_SHORT):
             return most
-        return (await self.halve([Candidate(cut, fewer, FLOAT32_BITS) for fewer in range(most)])).staleness
+        return (await self.halve([Lossiness(cut, fewer, FLOAT32_BITS) for fewer in range(most)])).staleness
 
-    async def halve(self, candidates: Sequence[Candidate]) -> Candidate:
+    async def halve(self, candidates: Sequence[Lossiness]) -> Lossiness:
         """The last one that holds as short trainings see it, each twice as long as the one before."""
         shares = iter(short_shares(len(candidates)))
         return await last_that_holds(candidates, lambda candidate: self.holds(candidate, next(shares)))
 
-    async def confirmed(self, candidates: Sequence[Candidate], found: Candidate) -> Candidate | None:
+    async def confirmed(self, candidates: Sequence[Lossiness], found: Lossiness) -> Lossiness | None:
         """`found`, or the last one before it that holds at full length; None where not even the first does."""
         if await self.whole(found):
             return found
@@ -118,7 +118,7 @@ class _Judge:
         return await last_that_holds(less, self.whole)
 
 
-async def last_that_holds(candidates: Sequence[Candidate], holds: Callable[[Candidate], Awaitable[bool]]) -> Candidate:
+async def last_that_holds(candidates: Sequence[Lossiness], holds: Callable[[Lossiness], Awaitable[bool]]) -> Lossiness:
     """The last one that holds, where the first does, unasked, and all do that come before one that does."""
     low, high = 0, len(candidates) - 1
     while low < high:

@@ -16,11 +16,11 @@ from edge_agent.data import BatchLoader, Dataset, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.calibration import WHOLE, Candidate
+from edge_agent.profiling.calibration import WHOLE, Lossiness
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
-from shared.execution.copy_training import Copy, Timing, steps_of
+from shared.execution.copy_training import Copy, CopyTiming, steps_of
 from shared.execution.in_process_session import Batch as CopyBatch
 from shared.execution.split import Scheme
 from shared.registry import codec_of_bits
@@ -36,11 +36,11 @@ class Copies(Protocol):
     where: str
     """The side that trains, as words in a sentence."""
 
-    async def time(self, candidate: Candidate) -> Timing:
+    async def time(self, candidate: Lossiness) -> CopyTiming:
         """A few steps of it. Raises IsthmusError."""
         ...
 
-    async def train(self, candidate: Candidate, seed: int, epochs: float, share: float) -> float:
+    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> float:
         """The share of the calibration's samples that a copy gets right after its training.
 
         epochs: of this training. share: its length as a part of a whole one's. Raises IsthmusError.
@@ -60,7 +60,7 @@ class DeviceCopies:
         self._collate = experiment.collate
         self._judged = _calibration_set(experiment.config)
 
-    async def time(self, candidate: Candidate) -> Timing:
+    async def time(self, candidate: Lossiness) -> CopyTiming:
         """See `Copies`."""
         began, data = time.monotonic(), self._config.data
         async with self._experiment(self._config.training.seed) as experiment:
@@ -71,10 +71,10 @@ class DeviceCopies:
                 )
             )
         batches = -(-len(self._judged) // data.batch_size)
-        timing = Timing(step_seconds, judged_seconds, loader.steps_per_epoch, batches)
+        timing = CopyTiming(step_seconds, judged_seconds, loader.steps_per_epoch, batches)
         return timing.started_within(time.monotonic() - began)
 
-    async def train(self, candidate: Candidate, seed: int, epochs: float, share: float) -> float:
+    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> float:
         """An epoch at a time, so that an interruption is heard."""
         async with self._experiment(seed) as experiment:
             loader, compute = experiment.loader, self._threads.compute
@@ -96,7 +96,7 @@ class DeviceCopies:
         finally:
             await self._threads.compute.run(experiment.close)
 
-    def _copy(self, experiment: Experiment, candidate: Candidate, recipe: Recipe) -> Copy:
+    def _copy(self, experiment: Experiment, candidate: Lossiness, recipe: Recipe) -> Copy:
         scheme = scheme_of(self._config, candidate)
         return Copy(experiment.chain, candidate.cut, recipe, scheme, experiment.held.device)
 
@@ -115,14 +115,16 @@ class TrainerCopies:
         self._experiment = experiment
         self._client = client
 
-    async def time(self, candidate: Candidate) -> Timing:
+    async def time(self, candidate: Lossiness) -> CopyTiming:
         """See `Copies`."""
         began, recipe = time.monotonic(), self._experiment.recipe
         told = await self._client.time_copy(self._request(candidate, recipe, epochs=1.0, timing_only=True))
-        timing = Timing(told.seconds_per_step, told.seconds_per_judged_batch, told.steps_per_epoch, told.judged_batches)
+        timing = CopyTiming(
+            told.seconds_per_step, told.seconds_per_judged_batch, told.steps_per_epoch, told.judged_batches
+        )
         return timing.started_within(time.monotonic() - began)
 
-    async def train(self, candidate: Candidate, seed: int, epochs: float, share: float) -> float:
+    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> float:
         """See `Copies`."""
         recipe = recipe_of_length(self._experiment.recipe, None, share).model_copy(update={"seed": seed})
         judged = await self._client.train_copy(self._request(candidate, recipe, epochs))
@@ -130,7 +132,7 @@ class TrainerCopies:
         return share_right
 
     def _request(
-        self, candidate: Candidate, recipe: Recipe, epochs: float, *, timing_only: bool = False
+        self, candidate: Lossiness, recipe: Recipe, epochs: float, *, timing_only: bool = False
     ) -> pb.TrainCopyRequest:
         experiment = self._experiment
         config, scheme = experiment.config, scheme_of(experiment.config, candidate)
@@ -150,7 +152,7 @@ class TrainerCopies:
         )
 
 
-def scheme_of(config: EdgeConfig, candidate: Candidate) -> Scheme:
+def scheme_of(config: EdgeConfig, candidate: Lossiness) -> Scheme:
     """Return the scheme in which a candidate's batches cross the cut; error gradients in float32."""
     deployment = config.deployment
     return Scheme(

@@ -20,7 +20,7 @@ from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration import (
     WHOLE,
     Calibrated,
-    Candidate,
+    Lossiness,
     calibrate,
     usual_shares,
 )
@@ -30,7 +30,7 @@ from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
 from shared.errors import ConfigError
 from shared.events import Emit
-from shared.execution.copy_training import Timing
+from shared.execution.copy_training import CopyTiming
 from shared.registry import bit_widths as codec_bit_widths
 
 _log = structlog.get_logger(__name__)
@@ -106,7 +106,7 @@ class Calibration:
         widths = bit_widths(settings)
         shares = usual_shares(len(cuts), settings.most_staleness, widths)
         self._expected = settings.seeds * len(shares)
-        timing = await self._copies.time(Candidate(cuts[len(cuts) // 2], settings.most_staleness, _TIMED_BITS))
+        timing = await self._copies.time(Lossiness(cuts[len(cuts) // 2], settings.most_staleness, _TIMED_BITS))
         self._emit(Estimated(estimate(timing, shares, cuts, settings, self._copies.where)))
         budget = settings.budget_points / 100
         found = await calibrate(self._accuracies, cuts, settings.most_staleness, budget, widths)
@@ -123,11 +123,11 @@ class Calibration:
         parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs, on)
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())
 
-    async def _accuracies(self, candidate: Candidate, share: float) -> Sequence[float]:
+    async def _accuracies(self, candidate: Lossiness, share: float) -> Sequence[float]:
         first = self._config.training.seed
         return [await self._accuracy(candidate, share, seed) for seed in range(first, first + self._settings.seeds)]
 
-    async def _accuracy(self, candidate: Candidate, share: float, seed: int) -> float:
+    async def _accuracy(self, candidate: Lossiness, share: float, seed: int) -> float:
         asked = {**asdict(candidate), "seed": seed, "share": share}
         for training in self._trainings.done:
             if training.model_dump(exclude={"accuracy"}) == asked:
@@ -161,7 +161,7 @@ def bit_widths(settings: CalibrationSettings) -> Sequence[int]:
 
 
 def estimate(
-    timing: Timing, shares: Sequence[float], cuts: Sequence[int], settings: CalibrationSettings, where: str
+    timing: CopyTiming, shares: Sequence[float], cuts: Sequence[int], settings: CalibrationSettings, where: str
 ) -> str:
     """Say how long a calibration will take, and how that was found, in one sentence for a person who may change their
     mind."""

@@ -22,7 +22,7 @@ class PieceDone(Event):
     """Number of pieces as far as is known; there may be more."""
 
 
-class Measured(PieceDone):
+class PieceMeasured(PieceDone):
     """A cut, a sub-model, or a run of blocks was measured."""
 
     __slots__ = ()

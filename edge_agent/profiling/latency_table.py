@@ -28,7 +28,7 @@ from edge_agent.planning.prediction import (
     representatives,
     vector,
 )
-from edge_agent.profiling.events import Measured
+from edge_agent.profiling.events import PieceMeasured
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.timers import Timer, is_of_the_blocks, measuring_session, timer_at, timer_here
 from shared.client.config import TrainerAddressConfig
@@ -160,7 +160,7 @@ async def _rounds(
                         raise
                     _log.warning("a sub-model is left out", blocks=run, reason=str(refused))
                     del means[run]
-            emit(Measured(number * len(runs) + place + 1, settings.rounds * len(runs)))
+            emit(PieceMeasured(number * len(runs) + place + 1, settings.rounds * len(runs)))
     return {run: statistics.median(times) for run, times in means.items()}
 
 

@@ -28,7 +28,7 @@ from edge_agent.profiling.calibration_trainings import (
     wanted_cuts,
 )
 from edge_agent.profiling.codec_times import Fit, codec_fits, narrow_codec, spread
-from edge_agent.profiling.events import Measured
+from edge_agent.profiling.events import PieceMeasured
 from edge_agent.profiling.lines import line_through
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.profile_parts import MeasuredCut, Measurements, PartFile
@@ -86,7 +86,7 @@ class Profiler:
                         measured = {str(cut): await self._measure_cut(session, cut)}
                         parts = parts.model_copy(update={"cuts": parts.cuts | measured})
                         await asyncio.to_thread(self._parts.save, parts)
-                    emit(Measured(cut, blocks))
+                    emit(PieceMeasured(cut, blocks))
         finally:
             await session.abandon()  # whatever came of it: a trainer that does not hear of it frees the session later
         done = {cut: parts.cuts[str(cut)] for cut in range(1, blocks + 1)}

@@ -23,7 +23,7 @@ from edge_agent.training.step_runner import StepRunner
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.events import Events
-from shared.events.worker import Encoded, Received
+from shared.events.worker import LoadEncoded, Received
 from shared.runtime.placement_executor import PlacementExecutor
 
 STALENESS = 5
@@ -76,7 +76,7 @@ class _Watch:
         self._arrived = time.monotonic()
         events.subscribe(StepFinished, lambda _event: self._note_step())
         events.subscribe(Received, lambda _event: self._begin_turn())
-        events.subscribe(Encoded, lambda event: self.turns.append(event.end_seconds - self._arrived))
+        events.subscribe(LoadEncoded, lambda event: self.turns.append(event.end_seconds - self._arrived))
 
     def _note_step(self) -> None:
         self.ends.append(time.monotonic())

@@ -22,7 +22,7 @@ OTHERS_SECONDS = 2.0
 T = TypeVar("T")
 
 
-class Joined(NamedTuple):
+class JoinAnswers(NamedTuple):
     """The answers of a session's trainers."""
 
     positions: dict[str, Standing]
@@ -31,7 +31,7 @@ class Joined(NamedTuple):
     """Trainers that answer and have lost the session, with their words."""
 
 
-async def join(session: OpenSession, needed: Collection[str]) -> Joined:
+async def join(session: OpenSession, needed: Collection[str]) -> JoinAnswers:
     """Become the only agent of the session at every trainer, and learn each one's position.
 
     needed: trainers without which the run cannot continue. Nothing is written on any side while one of them does not
@@ -58,7 +58,7 @@ async def join(session: OpenSession, needed: Collection[str]) -> Joined:
             session.state.save_term()
         raise
     members.absent.difference_update(positions)
-    return Joined({name: position for name, position in positions.items() if position is not None}, lost)
+    return JoinAnswers({name: position for name, position in positions.items() if position is not None}, lost)
 
 
 async def clear_others(session: OpenSession, positions: Mapping[str, Standing]) -> None:

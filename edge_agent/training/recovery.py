@@ -16,7 +16,7 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import plan_without
 from edge_agent.sessions.admission import take_in
 from edge_agent.sessions.device_worker import DeviceWorker
-from edge_agent.sessions.joining import Joined, clear_others, join, restore
+from edge_agent.sessions.joining import JoinAnswers, clear_others, join, restore
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import bring_replicas_by_any_way
@@ -122,14 +122,14 @@ class Recovery:
         goes_on = not self._goes_back and self._device.may_be_repeated
         return name in plan.stateless and is_repeatable and goes_on
 
-    async def _begin_again(self, joined: Joined, name: str) -> None:
+    async def _begin_again(self, joined: JoinAnswers, name: str) -> None:
         trainer, step = self._session.members[name], self._device.repeated_step
         position = joined.positions.get(name) or await trainer.open()
         joined.positions[name] = position._replace(tickets=await trainer.begin_again(step))
         self._device.repeat(name)
         _log.info("a worker without a state begins again; nobody goes back", worker=name, step=step)
 
-    async def _restore_newest(self, joined: Joined) -> Restored:
+    async def _restore_newest(self, joined: JoinAnswers) -> Restored:
         session, device = self._session, self._device
         disk, stored = session.threads.disk, session.stored
         if session.members.left_out and not (joined.positions or joined.lost):
@@ -173,7 +173,7 @@ class Recovery:
             return Restored(tickets, name.step, facts, placement != before)
         raise self._gone(nowhere, joined)
 
-    async def _take_in_another(self, joined: Joined) -> None:
+    async def _take_in_another(self, joined: JoinAnswers) -> None:
         """Take a candidate in where no trainer is left: it may read the parts of the others, or have them from this device.
 
         One that was left out, and is back, is as good. Raises UnreachableError if nobody would take over, unless this
@@ -192,7 +192,7 @@ class Recovery:
         if members.candidates and not session.experiment.config.engine.allow_edge_only:
             raise UnreachableError(f"no candidate answers that would take over from {_named(members.left_out)}")
 
-    async def _take_in_lost(self, joined: Joined, placement: Placement) -> None:
+    async def _take_in_lost(self, joined: JoinAnswers, placement: Placement) -> None:
         """Open the session again at trainers that have lost it and will have blocks, which others keep for them.
 
         Raises UnreachableError if one that will have blocks is not joined.
@@ -238,7 +238,7 @@ class Recovery:
                 "new run without --resume"
             ) from refusal
 
-    def _gone(self, nowhere: list[int], joined: Joined) -> GoneError:
+    def _gone(self, nowhere: list[int], joined: JoinAnswers) -> GoneError:
         """Build the error of lost blocks. nowhere: blocks of the newest checkpoint that no worker has any more."""
         blocks = ", ".join(map(str, ranges_of(nowhere)))
         if joined.lost:

@@ -19,7 +19,7 @@ CALL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """The end of a call: its status, the trainer's words, and the bytes of the message that it brought."""
 
     code: grpc.StatusCode
@@ -52,7 +52,7 @@ class ProbeCalls:
     async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
 
-    async def ask(self, method: str, request: Message) -> Answer:
+    async def ask(self, method: str, request: Message) -> ProbeAnswer:
         """Make one call and wait for its end."""
         call: Any = self._channel.unary_unary(method)
         question = request.SerializeToString()
@@ -60,9 +60,9 @@ class ProbeCalls:
         try:
             data = await call(question, metadata=self._metadata(), timeout=self._call_seconds)
         except grpc.aio.AioRpcError as failure:
-            return Answer(failure.code(), one_line(failure.details() or failure.code().name))
+            return ProbeAnswer(failure.code(), one_line(failure.details() or failure.code().name))
         self.carried_bytes += len(data)
-        return Answer(grpc.StatusCode.OK, data=data)
+        return ProbeAnswer(grpc.StatusCode.OK, data=data)
 
     async def repeat(self, method: str, request: Message, times: int) -> tuple[int, str]:
         """Make a call whose stream has the same request `times` times. Returns the bytes that came, and why it failed, if it

@@ -62,7 +62,7 @@ class Numbers(NamedTuple):
         return error
 
 
-class Sample(NamedTuple):
+class SampledNumbers(NamedTuple):
     """At most SAMPLE numbers of a tensor, evenly spread, and beside them the smallest and largest ones that lie beyond them.
 
     Rare large numbers make most of the error of a codebook that does not know them, and a sample misses them.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch import Tensor
 
-from shared.codec.numbers import Floats, Floats32, Numbers, Sample
+from shared.codec.numbers import Floats, Floats32, Numbers, SampledNumbers
 
 _COARSE = 1e-3
 """An error of this part of the variance or less may be that of the bins, which is about 5e-6 of the variance."""
@@ -44,7 +44,7 @@ def fit(values: Tensor, bits: int) -> Floats32 | None:
 
     values: 1-D float32, not empty. An infinity counts as the largest or smallest finite value.
     """
-    sample = Sample.of(values) or Sample.of(_without_infinities(values))
+    sample = SampledNumbers.of(values) or SampledNumbers.of(_without_infinities(values))
     if sample is None:
         return None
     numbers = sample.in_bins() if sample.is_large else sample.in_order()

@@ -11,7 +11,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Call(Generic[T]):
+class ThreadCall(Generic[T]):
     """Made and waited for on an event loop, run on a thread. One that has not begun when the waiter goes away never begins.
 
     It has the context variables of the task that made it, so that its lines of the log name the same run.

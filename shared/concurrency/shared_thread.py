@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from shared.concurrency.call import Call
+from shared.concurrency.call import ThreadCall
 from shared.concurrency.fair_queue import FairQueue, Wait
 from shared.concurrency.threads import start_thread
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    call: Call[Any]
+    call: ThreadCall[Any]
     aside: bool
 
 
@@ -42,16 +42,16 @@ class SharedThread:
         """Time at which the running call on the shared thread began, by time.monotonic."""
         start_thread(name, prepare, self._serve)
 
-    def of(self, account: str) -> "Lane":
+    def of(self, account: str) -> "ThreadLane":
         """Return the lane through which an account uses the thread."""
-        return Lane(self, account)
+        return ThreadLane(self, account)
 
     async def call(self, account: str, function: Callable[[], T], *, aside: bool) -> T:
         """Call `function` when it is the account's turn, and wait for its result.
 
         A call that has not begun when the caller goes away never begins.
         """
-        call = Call(function)
+        call = ThreadCall(function)
         job = _Job(call, aside)
         with self._changed:
             if self._closed:
@@ -143,7 +143,7 @@ class SharedThread:
             self._changed.notify_all()
 
 
-class Lane:
+class ThreadLane:
     """One account's way to a shared thread."""
 
     def __init__(self, thread: SharedThread, account: str) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from shared.concurrency.call import Call, FireAndForget
+from shared.concurrency.call import FireAndForget, ThreadCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,13 +74,13 @@ class WorkerThread:
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
         """prepare: called on the thread before anything else. Raises what it raises."""
-        self._calls: SimpleQueue[Call[Any] | FireAndForget | None] = SimpleQueue()
+        self._calls: SimpleQueue[ThreadCall[Any] | FireAndForget | None] = SimpleQueue()
         """The calls that wait; None ends the thread."""
         self._thread = start_thread(name, prepare, self._serve)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `function` on the thread and wait for its result."""
-        call = Call(partial(function, *args, **kwargs))
+        call = ThreadCall(partial(function, *args, **kwargs))
         self._calls.put(call)
         return await call.done
 

@@ -21,7 +21,7 @@ class Computed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded(Event):
+class LoadEncoded(Event):
     """A load of a step has been encoded for another worker."""
 
     step: int

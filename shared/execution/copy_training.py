@@ -26,7 +26,7 @@ Batches = Iterable[Batch]
 
 
 @dataclass(frozen=True)
-class Timing:
+class CopyTiming:
     """The durations of a copy on the machine that timed it, and the amount of work."""
 
     seconds_per_step: float
@@ -42,7 +42,7 @@ class Timing:
         computing = steps * self.seconds_per_step + self.judged_batches * self.seconds_per_judged_batch
         return self.start_seconds + computing
 
-    def started_within(self, seconds: float) -> "Timing":
+    def started_within(self, seconds: float) -> "CopyTiming":
         """Return the same with the rest of the time that the timing took as a whole."""
         judged = min(TIMED_STEPS, self.judged_batches) * self.seconds_per_judged_batch
         timed = (WARM_UP_STEPS + TIMED_STEPS) * self.seconds_per_step + judged

@@ -31,10 +31,10 @@ class Updates(NamedTuple):
 
     blocks: tuple[int, ...]
     at_once: bool
-    """True if the `Learning` before has left their gradients in them."""
+    """True if the `Learn` before has left their gradients in them."""
 
 
-class Learning(NamedTuple):
+class Learn(NamedTuple):
     """Forward, loss and backward of the stage that ends with the model, of the same samples: they need no second graph."""
 
     stage: Tile
@@ -46,7 +46,7 @@ class Learning(NamedTuple):
 class PlannedSegment:
     """The work that a worker does in one go."""
 
-    computed: tuple[Operation | Learning | Updates, ...]
+    computed: tuple[Operation | Learn | Updates, ...]
     """Operations except receiving and sending."""
     receives: tuple[Crossing, ...]
     sends: tuple[Crossing, ...]
@@ -106,7 +106,7 @@ def _ending(segments: tuple[Program, ...], model: ModelFacts, needed: _Places, t
     return [tuple(places) for places in ending]
 
 
-def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operation | Learning | Updates]:
+def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operation | Learn | Updates]:
     at, at_once = 0, False
     while at < len(operations):
         match operations[at : at + 3]:
@@ -115,7 +115,7 @@ def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operatio
                 used = of_stage.union(*(group for group in model.together if not of_stage.isdisjoint(group)))
                 learning = {block for block in used if model.blocks[block].trainable}
                 at_once = learning <= set(_updated(operations, at + 3))
-                yield Learning(stage, at_once)
+                yield Learn(stage, at_once)
                 at += 3
             case [Update(), *_]:
                 row = _updated(operations, at)

@@ -11,7 +11,7 @@ import torch
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.crossing_types import CrossingTypes
 from shared.execution.pieces import Piece, gathered, rows_within
-from shared.execution.planned_segments import Learning, PlannedSegment, Updates
+from shared.execution.planned_segments import Learn, PlannedSegment, Updates
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart
 from shared.execution.step_in_flight import Load, Parcel, StepInFlight
 from shared.model.features import Features, Gradients, Slots, features_of
@@ -69,7 +69,7 @@ class SegmentRunner:
                     self._measure(state, blocks)
                 case Clip():
                     self._clip(state)
-                case Learning(stage, updates_follow) if rows := self._rows(stage.rows, state):
+                case Learn(stage, updates_follow) if rows := self._rows(stage.rows, state):
                     self._learn(state, stage, rows)
                     if not updates_follow:
                         _keep(state, self._blocks.take_gradients(stage))

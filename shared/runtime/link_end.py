@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from shared.errors import OutOfTurnError, ProtocolError, UnreachableError
 from shared.events import Emit
-from shared.events.worker import Delivered, Encoded, Received, Sent
+from shared.events.worker import Delivered, LoadEncoded, Received, Sent
 from shared.execution.step_in_flight import Parcel
 from shared.placement import ArrivalJudge, Cargo, Crossing, Program, Receive, Send, bundles
 from shared.runtime.arriving import Arriving
@@ -273,7 +273,7 @@ class LinkEnd:
                 started = time.monotonic()
                 item.encoded = await self._coder.encode(item, form)
                 item.load = ()
-                self._emit(Encoded(item.step, started, time.monotonic()))
+                self._emit(LoadEncoded(item.step, started, time.monotonic()))
             if self._outbox.is_there(item):
                 continue  # Encoded all the same, because its error gradient may have to be corrected.
             for slot, encoded in item.encoded.items():

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from shared.concurrency.threads import Runner
-from shared.events.worker import Computed, Encoded
+from shared.events.worker import Computed, LoadEncoded
 from shared.execution.blocks import Method
 from shared.execution.in_process_session import Turn
 from shared.execution.model_facts import facts_of
@@ -167,7 +167,7 @@ class _Evaluating(Heard):
         super().__init__()
         self._session = session
         self.subscribe(Computed, lambda _event: self._check())
-        self.subscribe(Encoded, lambda _event: self._check())
+        self.subscribe(LoadEncoded, lambda _event: self._check())
 
     def _check(self) -> None:
         assert self._session.most_under_way() <= self._session.may_be_under_way()

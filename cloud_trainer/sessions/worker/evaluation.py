@@ -10,7 +10,7 @@ from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.rpc.status import StatusError
 
 
-class Evaluation:
+class WorkerEvaluation:
     """An evaluation, from its beginning to its end. Used on the event loop."""
 
     def __init__(self, number: int, executor: PlacementExecutor) -> None:
@@ -36,9 +36,9 @@ class Evaluations:
         self._worker = worker
         self._links = links
         self._last_number = 0
-        self._now: Evaluation | None = None
+        self._now: WorkerEvaluation | None = None
 
-    async def begin(self, number: int) -> Evaluation:
+    async def begin(self, number: int) -> WorkerEvaluation:
         """Take part in an evaluation. An earlier one ends. Called inside `Session.changing`. Raises StatusError."""
         if number <= self._last_number:
             raise StatusError(
@@ -52,14 +52,14 @@ class Evaluations:
             )
         await self.end()
         self._last_number = number
-        self._now = Evaluation(number, await self._worker.evaluation())
+        self._now = WorkerEvaluation(number, await self._worker.evaluation())
         return self._now
 
     def executor(self, number: int) -> PlacementExecutor | None:
         """Return the steps of an evaluation; None if it is not under way."""
         return None if self._now is None or self._now.number != number else self._now.executor
 
-    async def end(self, evaluation: Evaluation | None = None) -> None:
+    async def end(self, evaluation: WorkerEvaluation | None = None) -> None:
         """End this evaluation, unless it has ended. None ends the current one, if any."""
         if self._now is None or evaluation not in (None, self._now):
             return

@@ -25,7 +25,7 @@ class SessionStatistics:
     """Loss of the last step; None before the first, and if another worker computes it."""
 
 
-class WorkerFigures:
+class SessionFigures:
     """The counter of one worker's steps and crossings: up, to workers farther from the edge, and down."""
 
     def __init__(self, worker: str, statistics: SessionStatistics, metrics: TrainingMetrics, events: Events) -> None:

@@ -9,7 +9,7 @@ from cloud_trainer.sessions.blocks import SessionBlocks
 from cloud_trainer.sessions.memory import Uses
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement, CurrentPlacement
 from cloud_trainer.sessions.worker.building import BuiltWorker
-from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
+from cloud_trainer.sessions.worker.figures import SessionFigures, SessionStatistics
 from shared.checkpoint import CheckpointName
 from shared.events import Events, ignore
 from shared.events.worker import StepComputed
@@ -40,7 +40,7 @@ class SessionWorker:
         judge, active = built.judge, CurrentPlacement(built.active)
         blocks = SessionBlocks(judge.worker, built.held, judge.memory)
         events = Events()
-        figures = WorkerFigures(judge.worker, statistics, metrics, events)
+        figures = SessionFigures(judge.worker, statistics, metrics, events)
         events.subscribe(StepComputed, lambda _event: blocks.forget_arrived())
         setup = WorkerSetup(
             worker=judge.worker,
@@ -62,7 +62,7 @@ class SessionWorker:
         threads: Threads,
         blocks: SessionBlocks,
         active: CurrentPlacement,
-        figures: WorkerFigures,
+        figures: SessionFigures,
     ) -> None:
         """placed: the part that computes. active: the placement in force. figures: a reader of its events. See `made`."""
         self._placed = placed

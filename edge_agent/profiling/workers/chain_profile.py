@@ -26,7 +26,7 @@ from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.timers import measuring_session
-from edge_agent.profiling.workers.measured_parts import MeasuredParts, Piece, Run
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, Run, ToMeasure
 from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, PlanError
@@ -131,8 +131,8 @@ class ChainMeasuring:
         }
         self._measuring = WorkerMeasuring(experiment, pieces, self._links, steps_of_a_round(settings.repeats), parts)
 
-    def _piece(self, run: Run) -> Piece:
-        return Piece(*run, self._experiment.batch_size)
+    def _piece(self, run: Run) -> ToMeasure:
+        return ToMeasure(*run, self._experiment.batch_size)
 
     def _runs_of(self, place: int) -> list[Run]:
         """The runs of blocks that a worker may have."""

@@ -3,7 +3,7 @@
 import structlog
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.workers.measured_parts import MeasuredLink
+from edge_agent.profiling.workers.measured_parts import LinkSection
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Transfer
 from shared.client.credentials import trainer_access
@@ -16,7 +16,7 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 _log = structlog.get_logger(__name__)
 
 
-async def measured_link(session: OpenSession, near: str, far: str) -> MeasuredLink:
+async def measured_link(session: OpenSession, near: str, far: str) -> LinkSection:
     """Measure the link between two workers. near: the worker that dials. Where trainers measure it, the session is
     joined.
 
@@ -33,7 +33,7 @@ async def measured_link(session: OpenSession, near: str, far: str) -> MeasuredLi
     return _measured(near, far, found.uplink, downlink, found.round_trip_seconds)
 
 
-async def _from_here(experiment: Experiment, far: str) -> MeasuredLink:
+async def _from_here(experiment: Experiment, far: str) -> LinkSection:
     config = experiment.config
     (trainer,) = (trainer for trainer in config.all_trainers if trainer.name == far)
     access = trainer_access(trainer, config.tls)
@@ -47,8 +47,8 @@ async def _from_here(experiment: Experiment, far: str) -> MeasuredLink:
     return _measured(AGENT, far, found.uplink, found.downlink, found.round_trip_seconds or 0.0)
 
 
-def _measured(near: str, far: str, uplink: float, downlink: float | None, round_trip_seconds: float) -> MeasuredLink:
+def _measured(near: str, far: str, uplink: float, downlink: float | None, round_trip_seconds: float) -> LinkSection:
     if downlink is None:
         _log.warning("the downlink cannot be measured; it is taken to carry as much as the uplink", near=near, far=far)
         downlink = uplink
-    return MeasuredLink(uplink=uplink, downlink=downlink, round_trip_seconds=round_trip_seconds)
+    return LinkSection(uplink=uplink, downlink=downlink, round_trip_seconds=round_trip_seconds)

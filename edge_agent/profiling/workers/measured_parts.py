@@ -17,7 +17,7 @@ Run = tuple[int, int]
 """The blocks [first, stop)."""
 
 
-class Piece(NamedTuple):
+class ToMeasure(NamedTuple):
     """One thing to measure on a worker: steps of consecutive blocks on some samples."""
 
     first: int
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
         return f"{self.first}:{self.stop} on {self.samples}"
 
 
-class MeasuredLink(Section):
+class LinkSection(Section):
     """The rates of a link in bit/s, away from the device and towards it, and its round-trip time."""
 
     uplink: PositiveFloat
@@ -53,7 +53,7 @@ class WorkerMeasurements(Part):
     """Settings that decided the figures, by the name of each in a sentence."""
     seconds: dict[str, dict[str, tuple[Round, ...]]] = Field(default={})
     """By worker and by piece, as "0:2 on 32": the rounds; none at all where the worker has no room."""
-    links: dict[str, MeasuredLink] = Field(default={})
+    links: dict[str, LinkSection] = Field(default={})
     """By the names of both ends, as "near-far"."""
     segments: list[list[int]] | None = None
     """Numbers of the links that share a segment; None where that is not known yet."""
@@ -76,12 +76,12 @@ class MeasuredParts:
         self.done = self._stored()
         """The measurements so far."""
 
-    def add(self, worker: str, piece: Piece, rounds: Sequence[StepSeconds]) -> None:
+    def add(self, worker: str, piece: ToMeasure, rounds: Sequence[StepSeconds]) -> None:
         """Take in the rounds of a piece on a worker; `save` writes them down."""
         of_worker = self.done.seconds.get(worker, {}) | {str(piece): tuple(tuple(one) for one in rounds)}
         self.done = self.done.model_copy(update={"seconds": self.done.seconds | {worker: of_worker}})
 
-    def add_link(self, near: str, far: str, link: MeasuredLink) -> None:
+    def add_link(self, near: str, far: str, link: LinkSection) -> None:
         """Take in what a link carries."""
         self.done = self.done.model_copy(update={"links": self.done.links | {f"{near}-{far}": link}})
 
@@ -93,12 +93,12 @@ class MeasuredParts:
         """Take in what a step of a placement takes."""
         self.done = self.done.model_copy(update={"steps": self.done.steps | {tried: seconds}})
 
-    def rounds(self, worker: str, piece: Piece) -> tuple[StepSeconds, ...] | None:
+    def rounds(self, worker: str, piece: ToMeasure) -> tuple[StepSeconds, ...] | None:
         """Return the rounds of a piece on a worker; none at all where there is no room, None where that is not known."""
         rounds = self.done.seconds.get(worker, {}).get(str(piece))
         return None if rounds is None else tuple(StepSeconds(*one) for one in rounds)
 
-    def link(self, near: str, far: str) -> MeasuredLink | None:
+    def link(self, near: str, far: str) -> LinkSection | None:
         """Return the measurement of a link, or None."""
         return self.done.links.get(f"{near}-{far}")
 

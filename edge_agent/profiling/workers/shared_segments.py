@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import combinations
 
-from edge_agent.profiling.workers.measured_parts import MeasuredLink
+from edge_agent.profiling.workers.measured_parts import LinkSection
 from shared.concurrency.tasks import gathered
 
 Hop = tuple[str, str]
@@ -14,7 +14,7 @@ MEASURED = 2
 
 
 async def shared_segments(
-    measure: Callable[[str, str], Awaitable[MeasuredLink]], alone: Mapping[Hop, MeasuredLink]
+    measure: Callable[[str, str], Awaitable[LinkSection]], alone: Mapping[Hop, LinkSection]
 ) -> list[list[int]]:
     """Return the numbers of the links that share a segment, a list a segment. Raises IsthmusError.
 
@@ -31,10 +31,10 @@ async def shared_segments(
 
 
 async def _hinder_each_other(
-    measure: Callable[[str, str], Awaitable[MeasuredLink]], alone: Mapping[Hop, MeasuredLink]
+    measure: Callable[[str, str], Awaitable[LinkSection]], alone: Mapping[Hop, LinkSection]
 ) -> bool:
     """Tell whether one of two links carries clearly less while the other is measured, in either direction."""
-    found: dict[Hop, list[MeasuredLink]] = {hop: [] for hop in alone}
+    found: dict[Hop, list[LinkSection]] = {hop: [] for hop in alone}
 
     async def keep_busy(hop: Hop) -> None:
         while any(len(links) < MEASURED for links in found.values()):

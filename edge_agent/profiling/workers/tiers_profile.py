@@ -29,7 +29,7 @@ from edge_agent.profiling.trial import PLACED_WARM_UP_STEPS, placed_seconds
 from edge_agent.profiling.workers.chain_profile import chain_experiment
 from edge_agent.profiling.workers.costs_in_steps import costs_in_steps, with_costs
 from edge_agent.profiling.workers.measured_links import measured_link
-from edge_agent.profiling.workers.measured_parts import MeasuredParts, Piece
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
 from edge_agent.profiling.workers.shared_segments import shared_segments
 from edge_agent.profiling.workers.tried_divisions import tried_divisions
 from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, steps_of_a_round
@@ -119,10 +119,10 @@ async def _profile(
     return profile
 
 
-def _pieces(experiment: Experiment) -> list[Piece]:
+def _pieces(experiment: Experiment) -> list[ToMeasure]:
     """List each block at each size: no smaller than a part of it may be."""
     return [
-        Piece(block, block + 1, samples)
+        ToMeasure(block, block + 1, samples)
         for block in range(len(experiment.chain.blocks))
         for samples in sorted(
             {max(_least(experiment, block), round(part * experiment.batch_size)) for part in PARTS_OF_A_BATCH}

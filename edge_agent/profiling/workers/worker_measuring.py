@@ -16,10 +16,10 @@ import structlog
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.block_costs import TriedBlock
-from edge_agent.profiling.events import Measured
+from edge_agent.profiling.events import PieceMeasured
 from edge_agent.profiling.timers import is_of_the_blocks, timer_at, timer_here
 from edge_agent.profiling.workers.measured_links import measured_link
-from edge_agent.profiling.workers.measured_parts import MeasuredParts, Piece
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
 from edge_agent.sessions.joining import join
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.link_measurement import MOST_BYTES
@@ -46,7 +46,7 @@ class WorkerMeasuring:
     def __init__(
         self,
         experiment: Experiment,
-        pieces: Mapping[str, Sequence[Piece]],
+        pieces: Mapping[str, Sequence[ToMeasure]],
         links: Sequence[tuple[str, str]],
         steps: int,
         parts: MeasuredParts,
@@ -77,7 +77,7 @@ class WorkerMeasuring:
         lines.append(f"about {seconds + len(links):.0f} s, if every worker is as quick as this device")
         return lines
 
-    def _rounds_left(self, name: str, piece: Piece) -> int:
+    def _rounds_left(self, name: str, piece: ToMeasure) -> int:
         rounds = self._parts.rounds(name, piece)
         return ROUNDS if rounds is None else ROUNDS - len(rounds) if rounds else 0
 
@@ -114,14 +114,14 @@ class WorkerMeasuring:
                     await asyncio.to_thread(self._parts.save)
                     saved_seconds = time.monotonic()
                 done += 1
-                emit(Measured(done, self._total))
+                emit(PieceMeasured(done, self._total))
 
     async def _measure_links(self, session: OpenSession, emit: Emit) -> None:
         for done, (near, far) in enumerate(self._links, start=self._total - len(self._links) + 1):
             if self._parts.link(near, far) is None:
                 self._parts.add_link(near, far, await measured_link(session, near, far))
                 await asyncio.to_thread(self._parts.save)
-            emit(Measured(done, self._total))
+            emit(PieceMeasured(done, self._total))
 
 
 def _mean(steps: Sequence[StepSeconds]) -> StepSeconds:

@@ -10,7 +10,7 @@ from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import Rates, SearchSpace, greedy, load_profile
 from edge_agent.profiling.calibrate_on import CalibrateOn
-from edge_agent.profiling.calibration import Candidate
+from edge_agent.profiling.calibration import Lossiness
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
 from edge_agent.profiling.calibration_trainings import CalibrationSettings
 from edge_agent.profiling.events import CopyTrained, Estimated
@@ -79,7 +79,7 @@ async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_t
 @pytest.mark.full
 async def test_both_places_train_the_same_copy_to_the_same_accuracy():
     """One set of samples, one seed: the trainings on both sides differ by a few samples at most."""
-    candidate = Candidate(2, 1, 8)
+    candidate = Lossiness(2, 1, 8)
     async with running_trainer(*STAND_IN) as server:
         config = edge_config(*NETWORK, *DATA, f"trainer.address={server.address}")
         experiment = Experiment(config)
@@ -105,7 +105,7 @@ async def test_both_places_train_the_same_copy_to_the_same_accuracy():
 async def test_what_the_operator_does_not_give_to_a_copy_is_refused_in_words(
     operator, flags, request_fields, error, says
 ):
-    candidate = Candidate(**({"cut": 2, "staleness": 0, "bits": 32} | request_fields))
+    candidate = Lossiness(**({"cut": 2, "staleness": 0, "bits": 32} | request_fields))
     async with running_trainer(*operator) as server:
         config = edge_config(*NETWORK, f"trainer.address={server.address}")
         experiment = Experiment(config)
@@ -129,7 +129,7 @@ async def test_what_is_not_allowed_is_not_run_for_a_copy_either(operator, flags,
         config = edge_config(*NETWORK, *flags, f"trainer.address={server.address}")
         async with TrainerClient(config.trainer, config.link) as client:
             with pytest.raises(RefusedError, match=says):
-                await TrainerCopies(Experiment(config), client).train(Candidate(2, 0, 32), 0, 1.0, 1.0)
+                await TrainerCopies(Experiment(config), client).train(Lossiness(2, 0, 32), 0, 1.0, 1.0)
 
 
 async def test_samples_unlike_the_edges_are_refused():
@@ -139,7 +139,7 @@ async def test_samples_unlike_the_edges_are_refused():
         config = edge_config(*NETWORK, f"trainer.address={server.address}")
         async with TrainerClient(config.trainer, config.link) as client:
             with pytest.raises(RefusedError, match=r"samples float32 \(64,\), the edge's are float32 \(1, 8, 8\)"):
-                await TrainerCopies(Experiment(config), client).train(Candidate(2, 0, 32), 0, 1.0, 1.0)
+                await TrainerCopies(Experiment(config), client).train(Lossiness(2, 0, 32), 0, 1.0, 1.0)
 
 
 async def test_one_copy_is_trained_at_a_time_and_none_for_a_caller_that_has_gone():
@@ -147,7 +147,7 @@ async def test_one_copy_is_trained_at_a_time_and_none_for_a_caller_that_has_gone
     operator = [*STAND_IN, "calibration.max_epochs=1e6", "calibration.max_seconds=1e6"]
     async with running_trainer(*operator) as server:
         config = edge_config(*NETWORK, f"trainer.address={server.address}")
-        experiment, candidate = Experiment(config), Candidate(2, 0, 32)
+        experiment, candidate = Experiment(config), Lossiness(2, 0, 32)
         async with TrainerClient(config.trainer, config.link) as client:
             copies = TrainerCopies(experiment, client)
             endless = {asyncio.create_task(copies.train(candidate, seed, 1e6, 1.0)) for seed in (0, 1)}

@@ -13,7 +13,7 @@ import pytest
 from cloud_trainer.calibration.orders import order_of
 from cloud_trainer.sessions.limits import Limits
 from edge_agent.experiment.building import Experiment
-from edge_agent.profiling.calibration import Candidate
+from edge_agent.profiling.calibration import Lossiness
 from edge_agent.profiling.calibration_copies import TrainerCopies
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
@@ -78,7 +78,7 @@ def named_request():
             return pb.CopyJudged(samples=1, correct=1)
 
     copies = TrainerCopies(experiment, cast(TrainerClient, Client()))
-    asyncio.run(copies.train(Candidate(cut=1, staleness=2, bits=8), 0, 0.5, 1.0))
+    asyncio.run(copies.train(Lossiness(cut=1, staleness=2, bits=8), 0, 0.5, 1.0))
     return sent[0]
 
 

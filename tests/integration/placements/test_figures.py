@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cloud_trainer.sessions.worker.figures import WorkerFigures
+from cloud_trainer.sessions.worker.figures import SessionFigures
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
@@ -158,7 +158,7 @@ def shown_links(server):
 async def test_nothing_is_staler_than_k_at_any_worker(edge_metrics, monkeypatch, tmp_path):
     ended, lateness = defaultdict(lambda: -1), {True: [], False: []}
 
-    make = WorkerFigures.__init__
+    make = SessionFigures.__init__
 
     def make_noting(trainer, *arguments):
         def note_ended(event):
@@ -173,7 +173,7 @@ async def test_nothing_is_staler_than_k_at_any_worker(edge_metrics, monkeypatch,
         events.subscribe(Computed, note_computed)
         make(trainer, *arguments)
 
-    monkeypatch.setattr(WorkerFigures, "__init__", make_noting)
+    monkeypatch.setattr(SessionFigures, "__init__", make_noting)
     for kind in KINDS:
         async with running_trainers() as servers:
             await run_training(config_of(kind, servers, tmp_path, "mlp", f"deployment.staleness={K}"))

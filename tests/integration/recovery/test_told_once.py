@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from cloud_trainer.sessions.worker.figures import WorkerFigures
+from cloud_trainer.sessions.worker.figures import SessionFigures
 from edge_agent import run_training
 from shared.errors import ExitCode, ProtocolError
 from shared.events.worker import StepComputed
@@ -104,7 +104,7 @@ def test_a_failure_that_comes_again_after_going_back_to_a_checkpoint_is_told(hea
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 async def test_a_defect_of_the_trainer_that_comes_again_before_a_checkpoint_is_told(monkeypatch):
-    failed_steps, make = [], WorkerFigures.__init__
+    failed_steps, make = [], SessionFigures.__init__
 
     def fail(event):
         if event.step >= 5:
@@ -116,7 +116,7 @@ async def test_a_defect_of_the_trainer_that_comes_again_before_a_checkpoint_is_t
         events.subscribe(StepComputed, fail)
         make(self, *arguments)
 
-    monkeypatch.setattr(WorkerFigures, "__init__", make_failing)
+    monkeypatch.setattr(SessionFigures, "__init__", make_failing)
     async with running_trainer() as server, asyncio.timeout(60):
         with pytest.raises(ProtocolError, match=r"a defect in the trainer \(LookupError: a defect of ours\)"):
             await run_training(edge_config(*MLP, f"trainer.address={server.address}"))

@@ -7,7 +7,7 @@ import torch
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
-from cloud_trainer.groups.group_store import GroupStore, Members
+from cloud_trainer.groups.group_store import GroupStore, StoredMembers
 from cloud_trainer.groups.lives import Life
 from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, seal
 from shared.checkpoint.files import LocalFiles
@@ -39,7 +39,7 @@ async def store(tmp_path):
 
 
 async def test_members_stay_until_the_training_is_forgotten(store):
-    kept = Members({0: 0, 2: 7}, (2,), {0: "ours", 2: ""})
+    kept = StoredMembers({0: 0, 2: 7}, (2,), {0: "ours", 2: ""})
     await store.write_members(kept)
     store.begin_life(Life(2, NAMES[0], 0, 5, {}), 40)
     assert await store.members(await store.newest()) == kept
@@ -56,7 +56,7 @@ async def test_what_a_group_goes_back_from_stays_until_its_new_life_has_a_checkp
     assert sorted(await store.names()) == [*stays, newest]
 
 
-WHOLE = seal(Members({0: 0, 2: 7}, (2,)).document)
+WHOLE = seal(StoredMembers({0: 0, 2: 7}, (2,)).document)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ WHOLE = seal(Members({0: 0, 2: 7}, (2,)).document)
 async def test_members_that_are_damaged_or_missing_are_those_of_the_newest_checkpoint(found, store, tmp_path):
     if found is not None:
         (tmp_path / "members.json").write_bytes(found)
-    assert await store.members(await store.newest()) == Members({0: 0, 2: NAMES[-1].step})
+    assert await store.members(await store.newest()) == StoredMembers({0: 0, 2: NAMES[-1].step})
 
 
 async def test_a_training_that_is_forgotten_in_part_has_ended(store, monkeypatch):
-    await store.write_members(Members({0: 0, 2: 7}, (0, 2)))
+    await store.write_members(StoredMembers({0: 0, 2: 7}, (0, 2)))
     remove = CheckpointStore.remove
 
     def fail(self, name):
@@ -106,10 +106,10 @@ async def test_a_training_that_is_forgotten_in_part_has_ended(store, monkeypatch
 @pytest.mark.parametrize(
     ("members", "have_finished"),
     [
-        (Members({0: 0, 1: 0}), False),
-        (Members({0: 0, 1: 3}, (1,)), False),
-        (Members({0: 0, 1: 3}, (1, 0)), True),
-        (Members({}), False),
+        (StoredMembers({0: 0, 1: 0}), False),
+        (StoredMembers({0: 0, 1: 3}, (1,)), False),
+        (StoredMembers({0: 0, 1: 3}, (1, 0)), True),
+        (StoredMembers({}), False),
     ],
 )
 def test_a_training_has_ended_when_all_who_stay_have_its_results(members, have_finished):

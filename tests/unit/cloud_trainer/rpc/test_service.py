@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.service import TrainerService
-from cloud_trainer.sessions.stored_record import Record
+from cloud_trainer.sessions.stored_record import SessionOpening
 from shared.checkpoint import LocalFiles, SessionFolder
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -23,7 +23,7 @@ async def test_a_session_that_is_being_rebuilt_keeps_its_files(tmp_path, resumab
     try:
         session_id = service.sessions.reserve()  # An edge that attaches causes this.
         files = LocalFiles(tmp_path).folder("cloud-trainer")
-        SessionFolder(files.folder(session_id), 1).write(Record(open_request(), 0, "").document)
+        SessionFolder(files.folder(session_id), 1).write(SessionOpening(open_request(), 0, "").document)
         request = pb.CloseSessionRequest(session_id=session_id, fence=FENCE, resumable=resumable)
         with pytest.raises(StatusError) as refused:
             await service.close_session(request, None)

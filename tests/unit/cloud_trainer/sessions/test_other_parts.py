@@ -5,14 +5,14 @@ import torch
 
 from cloud_trainer.sessions.other_parts import OtherParts, facts_of_part
 from cloud_trainer.sessions.session_store import Quota, SessionStore
-from cloud_trainer.sessions.stored_record import Record
+from cloud_trainer.sessions.stored_record import SessionOpening
 from shared.checkpoint import CheckpointName, LocalFiles
 from shared.errors import StorageError
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 RUN, HERE, THERE = "e" * 32, "a" * 32, "b" * 32
 NAME = CheckpointName(0, 20)
-RECORD = Record(OpenSessionRequest(run_id=RUN), 1, "ours")
+RECORD = SessionOpening(OpenSessionRequest(run_id=RUN), 1, "ours")
 STATE = {"2/weight": torch.ones(3), "3/weight": torch.full((3,), 2.0)}
 
 
@@ -67,7 +67,10 @@ async def test_blocks_that_a_trainer_shares_and_does_not_own_are_not_taken_from_
 
 @pytest.mark.parametrize(
     "of_other",
-    [Record(OpenSessionRequest(run_id=RUN), 1, "theirs"), Record(OpenSessionRequest(run_id="f" * 32), 1, "ours")],
+    [
+        SessionOpening(OpenSessionRequest(run_id=RUN), 1, "theirs"),
+        SessionOpening(OpenSessionRequest(run_id="f" * 32), 1, "ours"),
+    ],
     ids=["another subject's", "another run's"],
 )
 async def test_a_session_of_another_subject_or_run_is_not_read(stores, of_other):

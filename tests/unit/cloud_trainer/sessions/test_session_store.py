@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cloud_trainer.sessions.session_store import Quota, SessionStore
-from cloud_trainer.sessions.stored_record import Record
+from cloud_trainer.sessions.stored_record import SessionOpening
 from shared.checkpoint import CheckpointName, FsspecFiles, LocalFiles, seal
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 from tests.support.wire import open_request
@@ -93,7 +93,7 @@ async def test_a_folder_that_is_no_session_is_left_alone(tmp_path):
     assert await left(tmp_path, 1e9) == ["somebodys"]
 
 
-RECORD = Record(open_request(), 0, "ours")
+RECORD = SessionOpening(open_request(), 0, "ours")
 
 
 class ExclusiveStore:
@@ -147,7 +147,7 @@ async def test_checkpoints_of_one_subject_take_no_more_than_they_may(tmp_path):
     other = "f" * 32
     try:
         await store.keep_record(SESSION_ID, RECORD)
-        await store.keep_record(other, Record(open_request(), 0, "theirs"))
+        await store.keep_record(other, SessionOpening(open_request(), 0, "theirs"))
         state = {"0/weight": torch.zeros(1000)}
         saved = [await store.save(SESSION_ID, CheckpointName(1, step), {}, state, ()) for step in (1, 2, 3)]
         assert saved == [True, True, False], "a third of 4,000 bytes would be too much"
@@ -168,7 +168,7 @@ async def test_a_list_of_sessions_reads_only_its_subjects_records_and_off_the_lo
     try:
         for number in range(8):
             subject = "ours" if number == 3 else "theirs"
-            await store.keep_record(f"{number:032x}", Record(open_request(), 0, subject))
+            await store.keep_record(f"{number:032x}", SessionOpening(open_request(), 0, subject))
         await store.learn()
         monkeypatch.setattr(LocalFiles, "read", noted)
         assert list(await store.listed(lambda subject: subject == "ours")) == [f"{3:032x}"]
@@ -237,7 +237,7 @@ async def test_checkpoints_that_are_written_at_one_time_take_no_more_than_a_subj
     state = {"0/weight": torch.zeros(1000)}
     try:
         for session in sessions:
-            await store.keep_record(session, Record(OpenSessionRequest(), 0, "ours"))
+            await store.keep_record(session, SessionOpening(OpenSessionRequest(), 0, "ours"))
         saved = [store.save(session, CheckpointName(1, 1), {}, state, ()) for session in sessions]
         assert sum(await asyncio.gather(*saved)) == 2, "a third of 4,000 bytes would be too much"
     finally:

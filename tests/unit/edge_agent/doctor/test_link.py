@@ -13,7 +13,7 @@ from edge_agent.doctor.link import (
 )
 from shared.client import link_measurement as link_measuring
 from shared.client.link_measurement import SIZES_BYTES
-from shared.client.probing import Answer
+from shared.client.probing import ProbeAnswer
 
 OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 Code = grpc.StatusCode
@@ -68,17 +68,19 @@ def clock(monkeypatch):
 
 
 async def test_the_uplink_is_measured_with_ever_more_until_it_takes_a_while(clock):
-    slow = OneAnswer(Answer(Code.NOT_FOUND), 8 / 1e6, clock)
+    slow = OneAnswer(ProbeAnswer(Code.NOT_FOUND), 8 / 1e6, clock)
     assert (await link.check_uplink(slow, 0.0)).result == "at least 1 Mbit/s"
     assert len(slow.asked_bytes) == 2, "64 KiB took more than half a second"
-    fast = OneAnswer(Answer(Code.NOT_FOUND), 8 / 100e6, clock)
+    fast = OneAnswer(ProbeAnswer(Code.NOT_FOUND), 8 / 100e6, clock)
     assert (await link.check_uplink(fast, 0.0)).result == "at least 100 Mbit/s"
     assert len(fast.asked_bytes) == len(SIZES_BYTES)
     assert sum(fast.asked_bytes) < 6e6
 
 
 async def test_an_uplink_that_cannot_be_measured_is_no_fault_of_the_device(clock):
-    refused = await link.check_uplink(OneAnswer(Answer(Code.RESOURCE_EXHAUSTED, "too many calls"), 0.0, clock), 0.0)
+    refused = await link.check_uplink(
+        OneAnswer(ProbeAnswer(Code.RESOURCE_EXHAUSTED, "too many calls"), 0.0, clock), 0.0
+    )
     assert (refused.status, refused.result) == (SKIPPED, "not measured: too many calls")
-    late = await link.check_uplink(OneAnswer(Answer(Code.DEADLINE_EXCEEDED), 10 / 65536, clock), 0.0)
+    late = await link.check_uplink(OneAnswer(ProbeAnswer(Code.DEADLINE_EXCEEDED), 10 / 65536, clock), 0.0)
     assert (late.status, late.result) == (ADVICE, "less than 0.0524 Mbit/s")

@@ -6,7 +6,7 @@ import pytest
 from edge_agent.doctor.examine import next_down_the_chain
 from edge_agent.doctor.finding import Status
 from edge_agent.doctor.link import judge_links
-from shared.client.probing import Answer
+from shared.client.probing import ProbeAnswer
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.running import edge_config
 
@@ -24,7 +24,7 @@ NEAR, FAR, CLOUD = CONFIG.all_trainers
 
 def judged(*checks):
     data = pb.CheckPeersResponse(checks=checks).SerializeToString()
-    return judge_links(Answer(grpc.StatusCode.OK, data=data), (FAR, CLOUD), FAR)
+    return judge_links(ProbeAnswer(grpc.StatusCode.OK, data=data), (FAR, CLOUD), FAR)
 
 
 def test_a_link_that_the_placement_needs_has_to_be_and_any_other_is_advice():
@@ -44,9 +44,9 @@ def test_only_obstacles_are_reported():
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(grpc.StatusCode.UNIMPLEMENTED, "no such method"),
-        Answer(grpc.StatusCode.OK, data=b"\xff"),
-        Answer(grpc.StatusCode.OK, data=b""),
+        ProbeAnswer(grpc.StatusCode.UNIMPLEMENTED, "no such method"),
+        ProbeAnswer(grpc.StatusCode.OK, data=b"\xff"),
+        ProbeAnswer(grpc.StatusCode.OK, data=b""),
     ],
 )
 def test_a_trainer_that_does_not_say_is_no_fault(answer):

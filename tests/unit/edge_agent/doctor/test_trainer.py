@@ -5,21 +5,29 @@ import pytest
 
 from edge_agent.doctor.finding import Status
 from edge_agent.doctor.trainer import judge_token, judge_version
-from shared.client.probing import Answer
+from shared.client.probing import ProbeAnswer
 from shared.version import PROTOCOL_VERSION
 
 OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED
 Code = grpc.StatusCode
-GOOD = {"train": Answer(Code.FAILED_PRECONDITION), "control": Answer(Code.OK), "read": Answer(Code.NOT_FOUND)}
+GOOD = {
+    "train": ProbeAnswer(Code.FAILED_PRECONDITION),
+    "control": ProbeAnswer(Code.OK),
+    "read": ProbeAnswer(Code.NOT_FOUND),
+}
 
 
 def test_a_token_is_judged_by_the_calls_that_it_opens():
     assert judge_token(GOOD).status is OK
-    unknown = judge_token({**GOOD, "read": Answer(Code.UNAUTHENTICATED, "the token is none of this trainer's")})
+    unknown = judge_token({**GOOD, "read": ProbeAnswer(Code.UNAUTHENTICATED, "the token is none of this trainer's")})
     assert (unknown.status, unknown.result) == (FIX, "the token is none of this trainer's")
-    narrow = judge_token({**GOOD, "train": Answer(Code.PERMISSION_DENIED), "control": Answer(Code.PERMISSION_DENIED)})
+    narrow = judge_token(
+        {**GOOD, "train": ProbeAnswer(Code.PERMISSION_DENIED), "control": ProbeAnswer(Code.PERMISSION_DENIED)}
+    )
     assert (narrow.status, narrow.result) == (FIX, "it lacks the scopes train, control")
-    assert judge_token({**GOOD, "read": Answer(Code.RESOURCE_EXHAUSTED, "too many calls")}).result == "too many calls"
+    assert (
+        judge_token({**GOOD, "read": ProbeAnswer(Code.RESOURCE_EXHAUSTED, "too many calls")}).result == "too many calls"
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,4 +40,4 @@ def test_a_token_is_judged_by_the_calls_that_it_opens():
     ],
 )
 def test_the_versions_are_compared(code, details, status):
-    assert judge_version(Answer(code, details)).status is status
+    assert judge_version(ProbeAnswer(code, details)).status is status

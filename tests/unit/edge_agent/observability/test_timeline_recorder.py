@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.observability.lanes import Lane, way
+from edge_agent.observability.lanes import TimelineLane, way
 from edge_agent.observability.timeline import PARTS_TOGETHER, Timeline, load
 from edge_agent.observability.timeline_recorder import ReportedClock, TimelineRecorder
 from edge_agent.training.events import LinkDown, LinkUp, Placed
 from shared.events import Events
-from shared.events.worker import Computed, Delivered, Encoded, Received, WorkerDone
+from shared.events.worker import Computed, Delivered, LoadEncoded, Received, WorkerDone
 from shared.placement import AGENT, Deployment, Link, Placement, Rows, Source, Tile
 from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.transport.stream.peer_clock import PeerClock
@@ -88,7 +88,7 @@ class Recording:
         return [span for span in self.written(folder).spans if span.lane == lane]
 
 
-FAR = Lane("cloud", "far", by_reports=True)
+FAR = TimelineLane("cloud", "far", by_reports=True)
 
 
 def done(worker, step, began, seconds):
@@ -134,7 +134,7 @@ def test_a_trainer_is_drawn_by_its_clock_where_the_device_knows_it(monkeypatch, 
     delivered = Delivered("near", tensor(Role.ROLE_FEATURE), 0.02, nanoseconds(10.0 + AHEAD))
     recording.at(10.0, LinkUp("near", stream()), delivered)
     recording.at(11.0, WorkerDone(done("near", 0, 10.1, 0.3)))
-    (span,) = recording.spans(tmp_path, Lane("cloud", "near"))
+    (span,) = recording.spans(tmp_path, TimelineLane("cloud", "near"))
     assert (span.start, span.end) == pytest.approx((10.1, 10.4))
     assert span.what == PARTS_TOGETHER, "it waits for the far end between its forward and its backward"
 
@@ -143,7 +143,9 @@ def test_a_trainer_that_never_acknowledged_a_tensor_is_drawn_by_what_came_from_i
     recording = Recording(monkeypatch)
     recording.at(10.2, Received("near", tensor(Role.ROLE_FEATURE, 0, 10.1 + AHEAD), 0))
     recording.at(10.7, WorkerDone(done("near", 0, 10.0, 0.3)))
-    (feature,), (work,) = (recording.spans(tmp_path, lane) for lane in (way("near", AGENT), Lane("cloud", "near")))
+    (feature,), (work,) = (
+        recording.spans(tmp_path, lane) for lane in (way("near", AGENT), TimelineLane("cloud", "near"))
+    )
     assert feature.end == pytest.approx(10.2)
     assert 10.0 <= work.start < work.end <= 10.7
 
@@ -171,7 +173,7 @@ def test_one_acknowledgement_dates_its_last_tensor_and_the_link_rate_dates_the_o
 
 def test_nothing_leaves_before_it_is_encoded(monkeypatch, tmp_path):
     recording = Recording(monkeypatch)
-    recording.emit(LinkUp("near", stream()), Encoded(0, 10.0, 10.1))
+    recording.emit(LinkUp("near", stream()), LoadEncoded(0, 10.0, 10.1))
     delivered = Delivered("near", tensor(Role.ROLE_FEATURE), 0.8, nanoseconds(10.3 + AHEAD))
     recording.at(10.9, delivered)  # The acknowledgement took longer than any before.
     (span,) = recording.spans(tmp_path, way(AGENT, "near"))
@@ -196,4 +198,4 @@ def test_of_a_link_between_trainers_its_rates_are_written_and_no_times(monkeypat
     recording.at(10.5, WorkerDone(report))
     trace = recording.written(tmp_path)
     assert [(news.lane, news.bits_per_second) for news in trace.rates] == [(way("near", "far"), 2e6)]
-    assert {span.lane for span in trace.spans} == {Lane("edge", AGENT), Lane("cloud", "near")}
+    assert {span.lane for span in trace.spans} == {TimelineLane("edge", AGENT), TimelineLane("cloud", "near")}

@@ -14,7 +14,7 @@ from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.main import main
 from edge_agent.planning import Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
-from edge_agent.profiling.calibration import WHOLE, Candidate, calibrate, usual_shares
+from edge_agent.profiling.calibration import WHOLE, Lossiness, calibrate, usual_shares
 from edge_agent.profiling.calibration_copies import DeviceCopies
 from edge_agent.profiling.calibration_trainings import (
     Calibration,
@@ -28,7 +28,7 @@ from edge_agent.profiling.events import CopyTrained, Estimated
 from edge_agent.profiling.profile_parts import PartFile
 from shared.errors import ConfigError, ExitCode
 from shared.events import ignore
-from shared.execution.copy_training import Timing
+from shared.execution.copy_training import CopyTiming
 from shared.registry import bit_widths
 from tests.support.commands import MLP
 from tests.support.planning.cases import MBIT, pair, small_profile
@@ -83,7 +83,7 @@ def test_harm_that_only_a_whole_training_shows_is_found_too(bits, misled, most):
     assert found.min_bits == {1: bits, 2: bits}
     for cut in (1, 2):
         exact = (found.max_staleness, found.min_bits[cut]) == (0, 32)
-        assert exact or (Candidate(cut, found.max_staleness, found.min_bits[cut]), WHOLE) in trained
+        assert exact or (Lossiness(cut, found.max_staleness, found.min_bits[cut]), WHOLE) in trained
 
 
 @given(bearable=st.integers(0, 8))
@@ -101,10 +101,10 @@ def test_k_and_bits_keep_the_budget_together(weights, cuts, most):
 
     found, _ = searched(harm, range(1, cuts + 1), most)
     for cut in range(1, cuts + 1):
-        assert harm(Candidate(cut, found.max_staleness, found.min_bits[cut])) <= BUDGET + 1e-6
+        assert harm(Lossiness(cut, found.max_staleness, found.min_bits[cut])) <= BUDGET + 1e-6
         fewer = [bits for bits in bit_widths() if bits < found.min_bits[cut]]
-        assert not fewer or harm(Candidate(cut, found.max_staleness, fewer[-1])) > BUDGET - 1e-6
-    assert found.max_staleness == most or harm(Candidate(1, found.max_staleness + 1, 32)) > BUDGET - 1e-6
+        assert not fewer or harm(Lossiness(cut, found.max_staleness, fewer[-1])) > BUDGET - 1e-6
+    assert found.max_staleness == most or harm(Lossiness(1, found.max_staleness + 1, 32)) > BUDGET - 1e-6
 
 
 @pytest.mark.parametrize(("lost", "bits"), [(BUDGET, 1), (BUDGET + 1e-6, 32)])
@@ -129,7 +129,7 @@ def test_a_model_that_bears_the_most_is_asked_once_a_cut_for_it():
     found, asked = searched(lambda _candidate: 0.0)
     assert (found.max_staleness, set(found.min_bits.values())) == (8, {1})
     assert [candidate for candidate, _ in asked if candidate.bits == 32 and candidate.staleness] == [
-        Candidate(cut, 8, 32) for cut in (1, 2, 3)
+        Lossiness(cut, 8, 32) for cut in (1, 2, 3)
     ]
 
 
@@ -191,7 +191,7 @@ class MadeUp:
         self.trained, self.battery = [], battery
 
     async def time(self, _candidate):
-        return Timing(seconds_per_step=0.5, seconds_per_judged_batch=0.25, steps_per_epoch=40, judged_batches=8)
+        return CopyTiming(seconds_per_step=0.5, seconds_per_judged_batch=0.25, steps_per_epoch=40, judged_batches=8)
 
     async def train(self, candidate, seed, epochs, share):
         if len(self.trained) == self.battery:
@@ -249,7 +249,7 @@ def test_the_estimate_counts_the_trainings_if_no_short_training_misleads(cuts, m
 
 
 def test_the_estimate_is_the_time_of_every_training_and_of_its_judging():
-    timing = Timing(seconds_per_step=0.5, seconds_per_judged_batch=1.0, steps_per_epoch=160, judged_batches=20)
+    timing = CopyTiming(seconds_per_step=0.5, seconds_per_judged_batch=1.0, steps_per_epoch=160, judged_batches=20)
     settings = CalibrationSettings(epochs=2, seeds=3)
     assert "takes about 19 min:" in estimate(timing, [1.0, 0.5, 0.5], [1], settings, "here")
 
@@ -295,7 +295,7 @@ async def test_labels_that_are_no_classes_are_refused_in_words():
     with AgentThreads.started() as threads:
         copies = DeviceCopies(Experiment(edge_config(*flags)), threads)
         with pytest.raises(ConfigError, match="class numbers as labels"):
-            await copies.train(Candidate(1, 0, 32), seed=0, epochs=1, share=1.0)
+            await copies.train(Lossiness(1, 0, 32), seed=0, epochs=1, share=1.0)
 
 
 async def test_the_samples_to_judge_by_are_collated_as_those_to_train_on():
@@ -310,7 +310,7 @@ async def test_the_samples_to_judge_by_are_collated_as_those_to_train_on():
     ]
     with AgentThreads.started() as threads:
         copies = DeviceCopies(Experiment(edge_config(*flags)), threads)
-        assert 0 <= await copies.train(Candidate(2, 0, 32), seed=0, epochs=1, share=1.0) <= 1
+        assert 0 <= await copies.train(Lossiness(2, 0, 32), seed=0, epochs=1, share=1.0) <= 1
 
 
 @pytest.mark.parametrize(

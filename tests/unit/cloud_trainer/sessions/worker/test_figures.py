@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cloud_trainer.sessions.worker.figures import SessionStatistics, WorkerFigures
+from cloud_trainer.sessions.worker.figures import SessionFigures, SessionStatistics
 from shared.events import Events
 from shared.events.worker import Delivered, Received, Sent
 from shared.placement import Placement, Rows, Source, Tile
@@ -33,7 +33,7 @@ class Counting:
         self._metrics = TrainingMetrics(CollectorRegistry())
         events = Events()
         self.emit = events.emit
-        self.figures = WorkerFigures(worker, self.statistics, self._metrics, events)
+        self.figures = SessionFigures(worker, self.statistics, self._metrics, events)
         self.figures.placed(CHAIN)
 
     def value(self, name, **labels):

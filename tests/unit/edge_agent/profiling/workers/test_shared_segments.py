@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from edge_agent.profiling.workers.measured_parts import MeasuredLink
+from edge_agent.profiling.workers.measured_parts import LinkSection
 from edge_agent.profiling.workers.shared_segments import shared_segments
 
 HOPS = (("edge", "near"), ("edge", "far"), ("near", "far"))
@@ -15,7 +15,7 @@ class Network:
 
     def __init__(self, segments, rates=(8e6, 8e6, 8e6)):
         self.alone = {
-            hop: MeasuredLink(uplink=rate, downlink=2 * rate, round_trip_seconds=0.01)
+            hop: LinkSection(uplink=rate, downlink=2 * rate, round_trip_seconds=0.01)
             for hop, rate in zip(HOPS, rates, strict=True)
         }
         self._segments, self._busy = segments, set()
@@ -32,7 +32,7 @@ class Network:
             most = max(most, len({*sharing, hop}))
         self._busy.discard(hop)
         link = self.alone[hop]
-        return MeasuredLink(uplink=link.uplink / most, downlink=link.downlink / most, round_trip_seconds=0.01)
+        return LinkSection(uplink=link.uplink / most, downlink=link.downlink / most, round_trip_seconds=0.01)
 
 
 @pytest.mark.parametrize(
