@@ -237,7 +237,8 @@ async def test_while_training_rests_nothing_is_observed_or_decided():
 @pytest.mark.slow
 async def test_a_link_that_was_away_is_no_fault_of_the_layout():
     run = Run(edge_blocks=1)
-    stream = SimpleNamespace(estimate=SimpleNamespace(bits_per_second=None, round_trip_seconds=None))
+    nothing = SimpleNamespace(bits_per_second=None, seconds=None)
+    stream = SimpleNamespace(estimate=SimpleNamespace(rate=nothing, round_trip=nothing))
     for _ in range(10):
         await run.watch(60, 40.0)
         await run.wait(20)  # the trainer is silent, and that is no loss yet
