@@ -34,6 +34,11 @@ class Leaving:
         self.must_stop = False
         """True if a trainer is about to stop, nobody takes over, and the run has not reacted yet."""
 
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether a trainer that has blocks may be gone before it is left."""
+        return bool(self._stopping) or self.must_stop or self._deployer.leaves_a_stopping_trainer
+
     def note(self, event: WorkerStops) -> None:
         """Note that a trainer is about to stop."""
         if event.worker != AGENT:

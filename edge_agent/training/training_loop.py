@@ -232,6 +232,8 @@ class TrainingLoop:
             while True:
                 await self._evaluate_if_due()
                 if self.step == steps:
+                    if self._leaving.is_under_way:
+                        await self._take_last_checkpoint()  # the trainer may be gone before its blocks have come home
                     return _End.DONE
                 if (end := await self._at_boundary()) is not None:
                     return end

@@ -106,25 +106,44 @@ def test_without_another_candidate_in_reach_the_run_waits_until_the_trainer_is_b
 @pytest.mark.parametrize("call", ["prepare", "commit"])
 async def test_a_successor_that_refuses_in_the_handover_costs_no_step(call, tmp_path, monkeypatch):
     """The run waits for the trainer that stops, which has a checkpoint of the step at which it was to be left."""
+
+    async def refuses(_ended):
+        raise StatusError(grpc.StatusCode.PERMISSION_DENIED, "not this one")
+
+    await no_step_is_lost(call, refuses, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+async def test_a_run_that_ends_while_it_leaves_a_trainer_that_stops_loses_no_step(tmp_path, monkeypatch):
+    await no_step_is_lost("join", asyncio.Event.wait, tmp_path, monkeypatch)
+
+
+async def no_step_is_lost(call, hinder, tmp_path, monkeypatch):
+    """Have a trainer stop in the middle of a run, whose successor hinders one of the calls of the handover. It comes back.
+
+    hinder: gets an event that is set once all steps are done.
+    """
     slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.0005}}'
     chosen = [*flags("mlp", "adamw"), "training.max_steps=60", "training.epochs=40", slow]
     chosen += ["training.evaluate_every_epochs=0", "checkpoints.every_seconds=1000"]
     place = f"checkpoints.location={tmp_path / 'trainer'}"
-    steps, begun, loop, carried_out = [], asyncio.Event(), asyncio.get_running_loop(), getattr(Session, call)
+    steps, loop, carried_out = [], asyncio.get_running_loop(), getattr(Session, call)
+    begun, ended = asyncio.Event(), asyncio.Event()
 
     def on_progress(progress):
         steps.append(progress.steps)
-        if progress.steps == 10:
-            loop.call_soon_threadsafe(begun.set)
+        for event, step in ((begun, 10), (ended, 60)):
+            if progress.steps == step:
+                loop.call_soon_threadsafe(event.set)
 
     async with running_trainer(PEERS_ALLOWED) as there:
 
-        async def refused_there(session, *arguments):
+        async def hindered_there(session, *arguments):
             if there.service.sessions.find(session.id) is session:
-                raise StatusError(grpc.StatusCode.PERMISSION_DENIED, "not this one")
+                await hinder(ended)
             return await carried_out(session, *arguments)
 
-        monkeypatch.setattr(Session, call, refused_there)
+        monkeypatch.setattr(Session, call, hindered_there)
         async with running_trainer(PEERS_ALLOWED, place, f"server.stop_seconds={WITHIN_SECONDS}") as here:
             trainers = (
                 f'trainers=[{{name="here", address="{here.address}"}}, {{name="there", address="{there.address}"}}]'
