@@ -99,8 +99,9 @@ async def request_of_a_member():
         configs = [member(rank, server, size=2, more=[SHARD]) for rank in range(2)]
         training = asyncio.create_task(run_training(configs[0]))
         (group,) = server.service.groups.all
-        while not group.seats.sessions:  # noqa: ASYNC110 - a group tells nobody of its first member
-            await asyncio.sleep(0)
+        while not group.seats.sessions:
+            await asyncio.wait({training}, timeout=0.01)
+            assert not training.done(), training.result()
         request = pb.OpenSessionRequest()
         request.CopyFrom(group.seats.sessions[0].request)
         await trained(configs[1:])

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
+from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.integration.peers.test_hostile_members import Members, life_of, placed_at
 from tests.support.group_flags import SHARD, group_of, member_of_two, trained
 from tests.support.group_members import group_state
@@ -53,7 +54,10 @@ async def test_one_member_cannot_have_a_group_go_back(at, tmp_path):
 
 
 async def test_all_members_together_have_a_group_begin_again_with_the_bits_of_one_loop(tmp_path):
-    async with in_the_middle(tmp_path, 1) as (near, _), RawPeer(near.address) as peer:
+    async with in_the_middle(tmp_path, 1) as (near, far), RawPeer(near.address) as peer:
         members = Members(near, peer)
+        there = await far.service.groups.all[0].position()
+        well = pb.Beginning(group=pb.GroupBeginning(others=[there.message]))
+        assert (await members.begin(0, well))[0] is Code.OK, "it has other weights than its first ones now"
         code, said = await members.begin(0, placed_at(1))
         assert code is Code.NOT_FOUND, said
