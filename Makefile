@@ -19,6 +19,7 @@ BIN := .venv/bin
 .PHONY: setup demo demo-chain demo-groups demo-engine demo-move demo-tiers test watch test-slow test-full test-deploy lint protos dashboards pictures docs chaos fuzz bench lock clean
 setup: .venv/dev
 
+# Without warnings: setuptools has one for every package whose folder bears its name.
 .venv/runtime: requirements.lock pyproject.toml benchmarks/pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock

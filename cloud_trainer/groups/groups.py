@@ -130,7 +130,7 @@ class Groups:
             return await self._group_of(session).occupy(seat, theirs)
 
     async def begin(self, session: Session, beginning: pb.Beginning) -> pb.RestoreWorkerResponse:
-        """Have a member begin with the weights and at the step that its group says, while no link is up; answer with these.
+        """Have a member begin with the weights and at the step that its group says, and answer with these. Its link ends.
 
         Raises IsthmusError if it may not begin.
         """

@@ -41,8 +41,8 @@ class ResultQueue(Generic[T]):
         return self._is_closed or self.failure is not None
 
     @property
-    def stops(self) -> bool:
-        """Tell whether the thread has to stop for either reason. On any thread."""
+    def must_stop(self) -> bool:
+        """Tell whether the thread has to stop, because the queue is stopped or full. On any thread."""
         return self._is_closed or self.failure is not None or len(self._items) >= self._most
 
     @property

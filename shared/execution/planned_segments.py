@@ -60,7 +60,7 @@ class PlannedSegment:
 
 
 class UsedUp(NamedTuple):
-    """The tensors, and the error gradients, that no segment after one needs: places in `ModelFacts.values`."""
+    """The tensors and the error gradients that may go after a segment: places in `ModelFacts.values`."""
 
     values: tuple[int, ...]
     gradients: tuple[int, ...]

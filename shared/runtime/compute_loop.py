@@ -231,7 +231,7 @@ class ComputeLoop:
     @property
     def _is_over(self) -> bool:
         """True if the turn has to end, because others want the thread or the event loop has to look first."""
-        return self._results.stops or self._thread.is_wanted
+        return self._results.must_stop or self._thread.is_wanted
 
     def _compute(self, work: Work) -> SegmentDone:
         started = time.monotonic()

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-import edge_agent.run
+import edge_agent.attempts
 from edge_agent import run_training
 from edge_agent.adaptation import measuring, polling
 from edge_agent.adaptation.measuring import MOST_RANGES, STEPS, Measurement
@@ -36,7 +36,7 @@ class Watched:
         monkeypatch.setattr(Measurement, "is_of", lambda *_: True)  # a busy machine is another device now and then
         monkeypatch.setattr(Measurement, "contradiction", "")
         monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.02)
-        monkeypatch.setattr(edge_agent.run, "timer_meanwhile", self._timers)
+        monkeypatch.setattr(edge_agent.attempts, "timer_meanwhile", self._timers)
 
     @staticmethod
     def _any_range(_engine, _name, ratios, _spreads, known):

@@ -1,0 +1,190 @@
+"""The attempts at one run: one session, and another from the start where nothing was on both sides when the first was lost."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from edge_agent.adaptation.candidates.choice import TrainerChoice, make_choice
+from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
+from edge_agent.adaptation.rescheduling import Rescheduling
+from edge_agent.config import EdgeConfig
+from edge_agent.control.control_state import ControlState
+from edge_agent.experiment.agent_threads import AgentThreads
+from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.candidates import policy_of
+from edge_agent.observability.metrics import EdgeMetrics
+from edge_agent.planner_names import EDGEMOVE
+from edge_agent.planning import Profile
+from edge_agent.profiling.timers import timer_meanwhile
+from edge_agent.sessions.opening import open_when_there, resume_session
+from edge_agent.sessions.outlook import going_on
+from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.training.events import BeganAgain, SessionOpened
+from edge_agent.training.result import TrainingResult
+from edge_agent.training.training_loop import TrainingLoop
+from edge_agent.training.training_run import TrainingRun
+from shared.checkpoint import LocalFiles
+from shared.client.retry import Retry
+from shared.client.trainer import TrainerClient
+from shared.errors import ClosedError, GoneError, ProtocolError
+from shared.events import Emit
+from shared.placement import AGENT, Placement
+
+_log = structlog.get_logger(__name__)
+
+
+class Preparation(NamedTuple):
+    """The preparation of a run, before the trainer is asked."""
+
+    config: EdgeConfig
+    experiment: Experiment
+    profile: Profile | None
+    first: Placement
+    """Placement that a new session begins with."""
+    folder: LocalFiles | None
+    """Folder in which this agent keeps its sessions."""
+    stored: StoredSession | None
+    """The session to go on with."""
+
+
+class Newest:
+    """The session that a run has now, or had last."""
+
+    def __init__(self, stored: StoredSession | None) -> None:
+        self.stored = stored
+
+
+class _Choosing(NamedTuple):
+    """The choosers of one run beside its operators."""
+
+    decisions: DecisionLoop | None
+    choice: TrainerChoice | None
+
+
+class Attempts:
+    """The attempts of one agent, made one after the other."""
+
+    def __init__(
+        self,
+        control_state: ControlState,
+        emit: Emit,
+        metrics: EdgeMetrics,
+        threads: AgentThreads,
+        clients: Mapping[str, TrainerClient],
+        write_result: Callable[[TrainingResult], object],
+        again: Rescheduling | None,
+    ) -> None:
+        """clients: of the trainers of the experiment, by name. again: makes a member's schedule again."""
+        self._control_state = control_state
+        self._emit = emit
+        self._metrics = metrics
+        self._threads = threads
+        self._clients = clients
+        self._write_result = write_result
+        self._again = again
+
+    async def train(self, prepared: Preparation, newest: Newest) -> TrainingResult:
+        """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
+        experiment, stored, statistics = prepared.experiment, prepared.stored, self._control_state.statistics
+        began_again = False
+        while True:
+            self._control_state.shutdown.cancel_on_request()
+            choosing = await asyncio.to_thread(self._choosing, experiment, prepared.profile)
+            run = await self._open(experiment, stored, prepared.folder, is_start=not began_again)
+            newest.stored = run.session.stored
+            statistics.total_steps = experiment.steps  # a group may do others
+            try:
+                return await self._train_in(run, experiment, choosing, resumed=stored is not None)
+            except GoneError as gone:
+                self._control_state.leave()
+                if run.session.stored.shared is not None:
+                    command = going_on(run.session.stored, self._control_state.shutdown.resume_command)
+                    raise type(gone)(_gone(run.session.id, gone, command)) from gone
+                if began_again and isinstance(gone.__cause__, ProtocolError):
+                    raise gone.__cause__ from None  # the trainer fails at it, and would again
+                is_member = experiment.config.member is not None  # it may wait for others through many losses
+                if isinstance(gone, ClosedError) or (began_again and statistics.steps == 0 and not is_member):
+                    raise
+                # No checkpoint was on both sides yet, so both share the beginning.
+                _log.warning("the run begins again", reason=str(gone))
+                self._emit(BeganAgain())
+                began_again, stored = True, None
+                if run.session.state.step_log is not None:
+                    run.session.state.step_log.rolled_back(0)
+                experiment = await asyncio.to_thread(Experiment, prepared.config)
+                experiment.run_id = run.session.id
+                experiment.begin_at(prepared.first)
+
+    def _choosing(self, experiment: Experiment, profile: Profile | None) -> _Choosing:
+        """Make what chooses the layout and the trainer of a run. Raises PlanError."""
+        statistics, pinning = self._control_state.statistics, self._control_state.pinning
+
+        def is_held() -> bool:
+            moves_cut = policy_of(experiment.config) == EDGEMOVE
+            return pinning.now.trainer is not None or (moves_cut and pinning.now.cuts is not None)
+
+        choice = make_choice(experiment, profile, statistics, self._metrics.candidates, is_held)
+        profile_with = None if choice is None else choice.profile_with
+        decisions = make_decision_loop(experiment, profile, statistics, self._metrics.engine, profile_with)
+        return _Choosing(decisions, choice)
+
+    async def _open(
+        self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None, *, is_start: bool
+    ) -> TrainingRun:
+        """Open a session, or resume a stored one. is_start: True for the first of this process. Raises IsthmusError."""
+        config, threads, clients = experiment.config, self._threads, self._clients
+        limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
+        retry = Retry(min(limits, default=None), self._emit)
+        step_log, disk = config.checkpoints.step_log, threads.disk
+        pause, emit, statistics = self._control_state.pause, self._emit, self._control_state.statistics
+        if stored is not None:
+            session = await disk.run(resume_session, stored, clients, experiment, threads, retry, step_log)
+            training = await TrainingLoop.made(session, pause, emit, statistics)
+            return TrainingRun(session, training, pause, emit, statistics)
+        patience = retry  # the others of a group wait for a member, as it waits for them, and a run waits in its middle
+        if is_start and config.member is None:
+            seconds = [trainer.connect_timeout_seconds for trainer in config.all_trainers]
+            patience = Retry(min([max(seconds, default=0.0), *limits]), emit)  # alone, it waits for nobody
+        kept = folder if config.member is None else None
+        session = await open_when_there(clients, experiment, threads, retry, patience, kept, step_log)
+        try:
+            training = await TrainingLoop.made(session, pause, emit, statistics)
+        except BaseException:
+            await session.abandon()
+            await disk.run(session.stored.remove)
+            raise
+        return TrainingRun(session, training, pause, emit, statistics)
+
+    async def _train_in(
+        self,
+        run: TrainingRun,
+        experiment: Experiment,
+        choosing: _Choosing,
+        *,
+        resumed: bool,
+    ) -> TrainingResult:
+        control_state, decisions, choice = self._control_state, choosing.decisions, choosing.choice
+        await control_state.begin(run, decisions, choice)
+        self._emit(SessionOpened(run))
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._threads.reading.run, experiment.close)
+            if decisions is not None:
+                timers = partial(timer_meanwhile, run.session)
+                await stack.enter_async_context(decisions.running(run.deployer, timers))
+            if self._again is not None:
+                program = run.session.state.plan.training.program(AGENT)
+                await stack.enter_async_context(self._again.running(run.deployer, program))
+            if choice is not None:
+                await stack.enter_async_context(choice.running(run, decisions))
+            return await run.run(self._write_result, resumed=resumed)
+
+
+def _gone(session_id: str, gone: GoneError, command: str) -> str:
+    return (
+        f"{gone}; should it come back there, {command} goes on, and after `edge-agent forget {session_id}` it "
+        "begins from the start"
+    )
