@@ -12,6 +12,7 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning.cost import computing_seconds
+from edge_agent.planning.engine import devices
 from edge_agent.training.events import Placed
 from shared.errors import ConfigError, ExitCode, PlanError
 from tests.support.placement_kinds import addresses_of, running_trainers, trainers_flag
@@ -92,6 +93,7 @@ def nowhere():
 async def test_a_run_begins_as_planned_and_gives_a_slow_worker_fewer_samples(tmp_path, monkeypatch):
     engine, watching = tiers_file(tmp_path / "tiers.json"), Watching()
     monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(devices, "WINDOW_SECONDS", 0.2)  # as much shorter as the time between two looks
 
     def take_seconds(self):
         seconds = computing_seconds(self.engine.question.profile, self.engine.layout)
