@@ -149,7 +149,7 @@ class _GroupSeries(Collector):
         )
         waited = CounterMetricFamily(
             "isthmus_group_waited_seconds",
-            "Seconds from the last gradient of a rank in a step until all of the step is updated.",
+            "Seconds from a rank's last gradient in a step to the update; the rank with the least holds up the others.",
             labels=["group", "rank"],
         )
         awaited = GaugeMetricFamily(

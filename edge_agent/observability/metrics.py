@@ -25,7 +25,10 @@ class EngineMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.decisions = Counter(
-            "isthmus_decisions", "Changes of the deployment that the engine decided.", ["reason"], registry=registry
+            "isthmus_decisions",
+            "Changes that the engine decided because of a link, a device, a pin, or a worker that is back.",
+            ["reason"],
+            registry=registry,
         )
         for reason in Reason:
             self.decisions.labels(reason)

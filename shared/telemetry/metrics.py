@@ -29,7 +29,7 @@ class TrainingMetrics:
         self.steps = OneTotal(
             "isthmus_steps", "Steps done: on the edge by every worker, on a trainer by itself.", registry
         )
-        self.samples = OneTotal("isthmus_samples", "Samples in those steps.", registry)
+        self.samples = OneTotal("isthmus_samples", "Samples in the steps done.", registry)
         payload = Totals(
             "isthmus_payload_bytes", "Payload bytes of tensors, by direction.", registry, "direction", DIRECTIONS
         )
@@ -49,7 +49,7 @@ class TrainingMetrics:
         ).series
         self.queue_items = Gauge(
             "isthmus_queue_items",
-            "What waits in a queue between two phases; each is bounded.",
+            "What waits: tensors for links (send), batches or arrivals (compute), gradients to apply (apply); each is bounded.",
             ["queue"],
             registry=registry,
         )
