@@ -123,11 +123,11 @@ def model(
         from rich.console import Console
 
         from edge_agent.commands.model import describe_seams, render_slots, render_table, to_json
+        from edge_agent.experiment.model_report import describe_chain
+        from edge_agent.experiment.model_report import explain as seams_of
         from edge_agent.experiment.workload import Workload
         from shared.model.build import build_checked_chain, parse_kwargs
         from shared.model.learning import Learning
-        from shared.model.report import describe_chain
-        from shared.model.report import explain as seams_of
         from shared.model.spec import parse_examples
         from shared.training.optimizers import optimizer_bytes
 

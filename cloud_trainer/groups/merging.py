@@ -11,7 +11,7 @@ from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
 from cloud_trainer.groups.refusals import elsewhere
-from shared.concurrency.shared_thread import ThreadLane
+from cloud_trainer.sessions.shared_thread import ThreadLane
 from shared.execution.group import Group, GroupListener, Merged
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart

@@ -18,9 +18,9 @@ from cloud_trainer.groups.lives import Life, Position, check_number, common_chec
 from cloud_trainer.groups.merging import Merging
 from cloud_trainer.groups.refusals import NotNowError, elsewhere
 from cloud_trainer.groups.seats import Seat, Seats
+from cloud_trainer.sessions.shared_thread import ThreadLane
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
-from shared.concurrency.shared_thread import ThreadLane
 from shared.errors import ConfigError, IsthmusError
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of

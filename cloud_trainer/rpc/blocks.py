@@ -10,9 +10,9 @@ import torch
 from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
+from cloud_trainer.sessions.shared_thread import ThreadLane
 from shared.checkpoint import CheckpointName
 from shared.codec import aligned_buffer, row_of_bytes
-from shared.concurrency.shared_thread import ThreadLane
 from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 from shared.runtime import ExpectedTensor, check_announcement

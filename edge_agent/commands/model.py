@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from rich.table import Table
 
+from edge_agent.experiment.model_report import BlockRow
 from shared.model.division.seams import Seam
-from shared.model.report import BlockRow
 
 
 def render_table(rows: Sequence[BlockRow]) -> Table:

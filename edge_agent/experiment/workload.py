@@ -6,6 +6,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.first_weights import load_weights
+from edge_agent.experiment.operations import block_operations
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.side_effects import check_side_effects
 from shared.errors import ConfigError
@@ -15,7 +16,6 @@ from shared.model.chain import Chain, with_measured
 from shared.model.examples import length_of
 from shared.model.features import FeatureSpecs, specs_of
 from shared.model.inputs import Inputs, InputSpecs, with_length
-from shared.model.operations import block_operations
 from shared.model.spec import TensorSpec
 from shared.training import block_state
 from shared.training.losses import check_label_count, check_labels, label_tensors, narrowed
@@ -134,7 +134,7 @@ class Workload:
         return tuple(at_longest(TensorSpec.of(narrowed(one))) for one in label_tensors(first.labels))
 
     def block_operations(self) -> list[float]:
-        """Count the operations of a forward of each block; see `shared.model.operations`. Computes."""
+        """Count the operations of a forward of each block; see `edge_agent.experiment.operations`. Computes."""
         with computing(self.recipe.base_precision):
             return block_operations(self.chain)
 

@@ -1,1 +1,1 @@
-"""Threads and tasks: work beside the event loop, and threads that many share fairly."""
+"""Threads and tasks: work beside the event loop."""

@@ -1,1 +1,1 @@
-"""Authentication of callers and servers: TLS, tokens, tickets, and limits on the rate of calls."""
+"""TLS of both sides, and secrets in files that may change."""

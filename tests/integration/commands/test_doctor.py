@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from cloud_trainer.auth.certificates import Identity, issue, make_authority
+from cloud_trainer.auth.tokens import Scope
 from edge_agent.doctor.examine import WAY_TO_THE_TRAINER, examine_trainers
 from edge_agent.doctor.finding import Status
 from shared.errors import ExitCode
-from shared.transport.auth.certificates import Identity, issue, make_authority
-from shared.transport.auth.tokens import Scope
 from tests.support.peers.strangers import Doorkeeper
 from tests.support.running import edge_config, run_agent, running_trainer, trainer_process
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from cloud_trainer.auth.certificates import Identity, issue
 from edge_agent.doctor.examine import examine_trainers
 from edge_agent.doctor.finding import Status
 from edge_agent.run import run_training
 from shared.errors import UnreachableError
-from shared.transport.auth.certificates import Identity, issue
 from tests.support.peers.connect_proxy import connect_proxy
 from tests.support.peers.strangers import Doorkeeper
 from tests.support.running import GIVE_UP_AT_ONCE, edge_config, held_port, running_trainer

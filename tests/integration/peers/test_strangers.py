@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from benchmarks.net.relay import Fault, Relay
+from cloud_trainer.auth.certificates import make_authority
+from cloud_trainer.auth.tokens import Scope
 from cloud_trainer.rpc.access import SCOPES
 from edge_agent import run_training
 from shared.errors import ExitCode
 from shared.telemetry.logs import configure_logs
-from shared.transport.auth.certificates import make_authority
-from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.conftest import ROOT

@@ -9,10 +9,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.net.relay import Fault, Relay
+from cloud_trainer.auth.gate import LOOK_SECONDS
+from cloud_trainer.auth.tokens import AN_AGENTS, Scope, make_token
 from edge_agent import run_training
 from shared.errors import ExitCode
-from shared.transport.auth.gate import LOOK_SECONDS
-from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
 from shared.transport.rpc.status import retry_after_seconds
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from cloud_trainer.auth.certificates import Identity, issue, make_authority
 from edge_agent import run_training
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.client.credentials import trainer_access
 from shared.errors import AccessError, SessionLostError
 from shared.placement import AGENT, Placement, Rows, Source, Tile
-from shared.transport.auth.certificates import Identity, issue, make_authority
 from tests.support.experiments import flags
 from tests.support.peers.strangers import Doorkeeper
 from tests.support.placed import batch_of

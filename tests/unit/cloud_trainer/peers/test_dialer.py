@@ -2,11 +2,11 @@
 
 import pytest
 
+from cloud_trainer.auth.certificates import make_authority
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.peers.dialer import PeerDialer
 from shared.config import load_config
 from shared.errors import ConfigError, ProtocolError
-from shared.transport.auth.certificates import make_authority
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Peer
 

@@ -5,8 +5,8 @@ import json
 from rich.console import Console
 
 from edge_agent.commands.model import describe_seams, render_slots, render_table, to_json
+from edge_agent.experiment.model_report import BlockRow, SlotRow
 from shared.model.division.seams import Seam
-from shared.model.report import BlockRow, SlotRow
 
 PASSING = (
     SlotRow((32, 16, 8, 8), "float32", 131072, "block 0", raw=False),

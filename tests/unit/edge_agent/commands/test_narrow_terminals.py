@@ -11,8 +11,8 @@ from cloud_trainer.control.commands import sessions_table
 from edge_agent.commands.model import render_table
 from edge_agent.control.tables import status_table
 from edge_agent.control.trend import Trend, bars
+from edge_agent.experiment.model_report import BlockRow, SlotRow
 from edge_agent.main import app
-from shared.model.report import BlockRow, SlotRow
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 DIGITS = "shared.model.zoo:residual_cnn"

@@ -2,10 +2,10 @@
 
 import datetime
 
+from cloud_trainer.auth.certificates import Identity, issue, make_authority
 from edge_agent.doctor.examine import check_credentials
 from edge_agent.doctor.finding import Status, fine
 from edge_agent.doctor.reach import SOON
-from shared.transport.auth.certificates import Identity, issue, make_authority
 from tests.support.running import edge_config
 
 OK, ADVICE, FIX, SKIPPED = Status.OK, Status.ADVICE, Status.FIX, Status.SKIPPED

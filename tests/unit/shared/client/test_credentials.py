@@ -2,11 +2,11 @@
 
 import pytest
 
+from cloud_trainer.auth.certificates import make_authority
 from edge_agent import EdgeConfig
 from shared.client.credentials import trainer_access
 from shared.config import load_config
 from shared.errors import ConfigError
-from shared.transport.auth.certificates import make_authority
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from edge_agent.experiment.model_report import explain
 from shared.model.chain import Chain, build_chain
-from shared.model.report import explain
 from tests.support.models.masked import MaskedEncoder, MaskedLayer, encoder
 from tests.support.models.several import PaddedEncoder
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from edge_agent.experiment.model_report import explain
 from shared.errors import ModelError
 from shared.model.chain import Chain, build_chain
 from shared.model.features import Features, call_module
-from shared.model.report import explain
 from shared.model.spec import TensorSpec
 from shared.model.zoo import residual_cnn
 from tests.support.models import asking

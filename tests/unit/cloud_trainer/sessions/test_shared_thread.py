@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from shared.concurrency.shared_thread import SharedThread
+from cloud_trainer.sessions.shared_thread import SharedThread
 from shared.concurrency.threads import WorkerThread
 
 

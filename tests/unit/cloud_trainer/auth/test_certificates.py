@@ -8,9 +8,9 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
+from cloud_trainer.auth.certificates import Identity, issue, make_authority, read_authority
 from cloud_trainer.main import app
 from shared.errors import ConfigError
-from shared.transport.auth.certificates import Identity, issue, make_authority, read_authority
 from shared.transport.auth.tls import TlsFiles, read_material
 
 

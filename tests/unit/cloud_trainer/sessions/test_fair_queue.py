@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.concurrency.fair_queue import MOST_WAIT_SECONDS, FairQueue, Wait
+from cloud_trainer.sessions.fair_queue import MOST_WAIT_SECONDS, FairQueue, Wait
 from tests.support.examples import examples
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from cloud_trainer.sessions.fair_queue import FairQueue, Wait
 from shared.concurrency.call import ThreadCall
-from shared.concurrency.fair_queue import FairQueue, Wait
 from shared.concurrency.threads import start_thread
 
 P = ParamSpec("P")

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from edge_agent.experiment.model_report import SlotRow, describe_chain
 from shared.model.chain import build_chain
-from shared.model.report import SlotRow, describe_chain
 from tests.support.models.chains import WIDTH, example
 from tests.support.models.several import NamedEncoder
 

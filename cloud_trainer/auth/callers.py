@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from cloud_trainer.auth.tokens import AN_AGENTS, Scope, TokenBook
 from shared.errors import ConfigError
 from shared.transport.auth.reloaded import Reloaded
-from shared.transport.auth.tokens import AN_AGENTS, Scope, TokenBook
 from shared.transport.rpc.status import Kind, StatusError
 
 Context = grpc.aio.ServicerContext[Any, Any]

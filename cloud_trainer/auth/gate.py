@@ -15,13 +15,13 @@ from urllib.parse import unquote
 
 import grpc
 
+from cloud_trainer.auth.callers import Authenticator, Caller, Context, set_caller
+from cloud_trainer.auth.probes import Probes
+from cloud_trainer.auth.rate import RateLimit
+from cloud_trainer.auth.tokens import Scope
 from shared.concurrency.tasks import repeat
 from shared.events import Emit, ignore
 from shared.events.calls import CallMade, CallRefused
-from shared.transport.auth.callers import Authenticator, Caller, Context, set_caller
-from shared.transport.auth.probes import Probes
-from shared.transport.auth.rate import RateLimit
-from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.status import StatusError, abort
 
 _BUSY_RETRY_SECONDS = 1.0

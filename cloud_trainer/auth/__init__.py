@@ -1,0 +1,1 @@
+"""Callers of the trainer: tokens, tickets, and limits on the rate of calls."""
