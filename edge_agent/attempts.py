@@ -31,7 +31,7 @@ from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import ClosedError, GoneError, ProtocolError
-from shared.events import Emit
+from shared.events import Events
 from shared.placement import AGENT, Placement
 
 _log = structlog.get_logger(__name__)
@@ -71,7 +71,7 @@ class Attempts:
     def __init__(
         self,
         control_state: ControlState,
-        emit: Emit,
+        events: Events,
         metrics: EdgeMetrics,
         threads: AgentThreads,
         clients: Mapping[str, TrainerClient],
@@ -80,7 +80,7 @@ class Attempts:
     ) -> None:
         """clients: of the trainers of the experiment, by name. again: makes a member's schedule again."""
         self._control_state = control_state
-        self._emit = emit
+        self._events, self._emit = events, events.emit
         self._metrics = metrics
         self._threads = threads
         self._clients = clients
@@ -143,7 +143,7 @@ class Attempts:
         pause, emit, statistics = self._control_state.pause, self._emit, self._control_state.statistics
         if stored is not None:
             session = await disk.run(resume_session, stored, clients, experiment, threads, retry, step_log)
-            training = await TrainingLoop.made(session, pause, emit, statistics)
+            training = await TrainingLoop.made(session, pause, self._events, statistics)
             return TrainingRun(session, training, pause, emit, statistics)
         patience = retry  # the others of a group wait for a member, as it waits for them, and a run waits in its middle
         if is_start and config.member is None:
@@ -152,7 +152,7 @@ class Attempts:
         kept = folder if config.member is None else None
         session = await open_when_there(clients, experiment, threads, retry, patience, kept, step_log)
         try:
-            training = await TrainingLoop.made(session, pause, emit, statistics)
+            training = await TrainingLoop.made(session, pause, self._events, statistics)
         except BaseException:
             await session.abandon()
             await disk.run(session.stored.remove)

@@ -229,7 +229,7 @@ async def _train(
             await _connect(prepared, clients, stack)
             events.subscribe(HandedOver, control_state.note_handover)
             again = make_rescheduling(config, events, statistics, metrics.sharing)
-            attempts = Attempts(control_state, events.emit, metrics, threads, clients, write_result, again)
+            attempts = Attempts(control_state, events, metrics, threads, clients, write_result, again)
             result = await attempts.train(prepared, newest)
     if timeline is not None and config.output.trace is not None:
         await asyncio.to_thread(timeline.write, config.output.trace)

@@ -156,8 +156,8 @@ class RunObserver:
         self._metrics.show_workers(statistics)
 
     def _count_sent(self, event: Sent) -> None:
-        self._metrics.bytes_up.inc(event.payload_bytes)
-        self._metrics.saved_up.inc(max(event.raw_bytes - event.payload_bytes, 0))
+        self._metrics.bytes_up.value += event.payload_bytes
+        self._metrics.saved_up.value += max(event.raw_bytes - event.payload_bytes, 0)
         self._statistics.bytes_up += event.payload_bytes
 
     def _note_delivered(self, event: Delivered) -> None:
@@ -167,21 +167,21 @@ class RunObserver:
             sharing.exchange_seconds.observe(event.seconds)
             done_seconds = time.monotonic()
             self._overlap.carry(done_seconds - event.seconds, done_seconds)
-            sharing.exchange_bytes["up"].inc(len(event.tensor.payload))
+            sharing.exchange_bytes["up"].value += len(event.tensor.payload)
         if key.role == Role.ROLE_FEATURE:
             self._metrics.phase_seconds["uplink"].observe(event.seconds)
             self._statistics.uplink.add(event.seconds)
             if key.block == 0:
-                sharing.inputs_sent.inc()
+                sharing.inputs_sent.value += 1
 
     def _count_received(self, event: Received) -> None:
         """Bytes down; T4, of an error gradient."""
         tensor, payload_bytes = event.tensor, len(event.tensor.payload)
-        self._metrics.bytes_down.inc(payload_bytes)
-        self._metrics.saved_down.inc(max(event.raw_bytes - payload_bytes, 0))
+        self._metrics.bytes_down.value += payload_bytes
+        self._metrics.saved_down.value += max(event.raw_bytes - payload_bytes, 0)
         self._statistics.bytes_down += payload_bytes
         if tensor.key.role in _EXCHANGED:
-            self._metrics.sharing.exchange_bytes["down"].inc(payload_bytes)
+            self._metrics.sharing.exchange_bytes["down"].value += payload_bytes
         if tensor.key.role in _TIMED_DOWN and (stream := self._streams.get(event.peer)) is not None:
             sent, arrived = stream.peer_clock.to_local(tensor.sender_nanoseconds), time.monotonic()
             if tensor.key.role == Role.ROLE_ERROR_GRADIENT:
@@ -216,8 +216,8 @@ class RunObserver:
     def _note_step(self, event: StepFinished) -> None:
         """T3, and the time since the step before."""
         self._metrics.phase_seconds["cloud"].observe(event.compute_seconds)
-        self._metrics.steps.inc()
-        self._metrics.samples.inc(event.samples)
+        self._metrics.steps.value += 1
+        self._metrics.samples.value += event.samples
         done_seconds, statistics = time.monotonic(), self._statistics
         if self._step_done_seconds is None:
             self._overlap.forget()

@@ -45,7 +45,7 @@ from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_runner import StepRunner
 from shared.concurrency.tasks import meanwhile
 from shared.errors import IsthmusError
-from shared.events import Emit, Events
+from shared.events import Events
 from shared.events.worker import WorkerStops
 from shared.runtime.run_unless_failed import run_unless_failed
 
@@ -66,13 +66,14 @@ class TrainingLoop:
     """The training in one session. Made and used on the event loop; `close` ends it."""
 
     @classmethod
-    async def made(cls, session: OpenSession, pause: Pause, emit: Emit, statistics: Statistics) -> "TrainingLoop":
+    async def made(cls, session: OpenSession, pause: Pause, of_run: Events, statistics: Statistics) -> "TrainingLoop":
         """Make one, and this device's worker for it beside the event loop.
 
-        pause: an operator's; it knows the shutdown and the step boundary too. statistics: the figures that checkpoints store.
+        of_run: its events. pause: an operator's; it knows the shutdown and the step boundary too. statistics: the figures that
+        checkpoints store.
         """
         on_nan = session.experiment.config.training.on_nan
-        events = Events(emit)
+        events = Events(of_run)
         device = await DeviceWorker.made(session.state, events.emit)
         loss_scale = session.experiment.held.loss_scale
         aggregator = StepAggregator(events, device.placed, LossCheck(on_nan, loss_scale).check, loss_scale)

@@ -22,10 +22,13 @@ def ignore(_event: Event) -> None:
 class Events:
     """The readers of events, by type. Used on the event loop."""
 
-    def __init__(self, outer: Emit | None = None) -> None:
-        """outer: told every event first, so the events of a session are those of its run, and have readers of their own."""
-        self._outer = outer
+    def __init__(self, outer: "Events | None" = None) -> None:
+        """outer: its readers are told every event first, so the events of a session are those of its run."""
         self._readers: dict[type[Event], list[Callable[[Any], object]]] = {}
+        self._levels: tuple[dict[type[Event], list[Callable[[Any], object]]], ...] = (
+            *(() if outer is None else outer._levels),
+            self._readers,
+        )
 
     def subscribe(self, kind: type[E], reader: Callable[[E], object]) -> None:
         """Have a reader told every event of exactly this type, after earlier readers. It must be quick, and must not raise."""
@@ -33,7 +36,7 @@ class Events:
 
     def emit(self, event: Event) -> None:
         """Tell an event to its readers, before this returns."""
-        if self._outer is not None:
-            self._outer(event)
-        for reader in self._readers.get(type(event), ()):
-            reader(event)
+        kind = type(event)
+        for readers in self._levels:
+            for reader in readers.get(kind, ()):
+                reader(event)

@@ -64,10 +64,14 @@ class Feedback:
 
     def is_due(self, step: int, crossing: Crossing) -> bool:
         """Tell whether `compensated` has anything to compute for the error gradients on this crossing."""
+        if not self._errors:
+            return False
         return any((step, crossing.sender, value) in self._errors for value in self._values_of(crossing))
 
     def forget(self, step: int, crossing: Crossing) -> None:
         """The error gradients on this crossing have come and are compensated."""
+        if not self._errors:
+            return
         for value in self._values_of(crossing):
             if self._last.get((crossing.sender, value)) == crossing.index:
                 self._errors.pop((step, crossing.sender, value), None)

@@ -56,10 +56,10 @@ class SegmentRunner:
         state.tensors.add_feature(0, rows, inputs)
         state.labels.append(tuple(Piece(rows, one) for one in labels))
 
-    def run(self, state: StepInFlight, segment: PlannedSegment) -> list[Parcel]:
-        """Run one segment of a step, for which all is there. Returns its sends."""
-        for crossing in segment.receives:
-            self._use_arrival(state, crossing, state.arrived.pop(crossing))
+    def run(self, state: StepInFlight, segment: PlannedSegment, arrived: Mapping[int, Load]) -> list[Parcel]:
+        """Run one segment of a step. arrived: what it receives, by place. Returns its sends."""
+        for place, crossing in enumerate(segment.receives):
+            self._use_arrival(state, crossing, arrived[place])
         for operation in segment.computed:
             match operation:
                 case Updates(blocks, at_once):
@@ -239,7 +239,9 @@ class SegmentRunner:
 
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
         """The rows of this batch; None where a short one leaves none."""
-        scaled = self._scaled(rows, state.samples)
+        if state.samples == (whole := self._plan.placement.batch_size):
+            return rows
+        scaled = rows.scaled(state.samples, whole)
         return scaled if scaled.end > scaled.begin else None
 
     def _scaled(self, rows: Rows, samples: int) -> Rows:

@@ -38,12 +38,12 @@ class StepInFlight:
     has_begun: bool
     """True once the step may be computed here; its samples may be there before."""
     next_segments: list[int]
-    """The segments that can be next, as far as the others of the step are done."""
+    """The segments that can be next, as far as this step goes: those before them are done, and what they need has come."""
     tensors: StepTensors
     done: set[int] = field(default_factory=set)
     """The segments that are done."""
-    arrived: dict[Crossing, Load] = field(default_factory=dict)
-    """Loads that have come for segments to come."""
+    arrived: dict[int, dict[int, Load]] = field(default_factory=dict)
+    """Loads that have come, by the segment that needs them and by their place in it."""
     labels: list[tuple[Piece, ...]] = field(default_factory=list)
     """Labels that have come, each a piece a tensor."""
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)

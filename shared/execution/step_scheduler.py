@@ -62,7 +62,15 @@ class StepScheduler:
         self._sent_ahead = tuple(one for one in sends if one in plan.sent_ahead)
         self._sent_first = tuple(one for one in sends if one not in plan.sent_ahead)
         self._segments = planned(rest, plan.model)
-        self._first_segments = [number for number, segment in enumerate(self._segments) if not segment.after]
+        self._first_segments = [
+            number for number, segment in enumerate(self._segments) if not segment.after and not segment.receives
+        ]
+        self._needed_by = {
+            crossing: (number, place)
+            for number, segment in enumerate(self._segments)
+            for place, crossing in enumerate(segment.receives)
+        }
+        """The segment that needs an arrival, and its place there."""
         self._next_segments = _followers(self._segments)
         """The segments that may be next when one is done."""
         self._used_up = used_up(rest, plan.model)
@@ -140,7 +148,11 @@ class StepScheduler:
 
     def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
         """Something has come, decoded."""
-        self._state(step, samples).arrived[crossing] = load
+        state, (number, place) = self._state(step, samples), self._needed_by[crossing]
+        arrived, segment = state.arrived.setdefault(number, {}), self._segments[number]
+        arrived[place] = load
+        if len(arrived) == len(segment.receives) and state.done.issuperset(segment.after):
+            state.next_segments.append(number)
         if self._source is None and crossing not in self._window.plan.sent_ahead:
             self._note_begun(step)
 
@@ -155,6 +167,8 @@ class StepScheduler:
         chosen: tuple[StepInFlight, int] | None = None
         rank = (0, False, False)
         for state in self._steps.values():
+            if not state.has_begun:
+                continue
             for number in state.next_segments:
                 if self._may_run(state, number):
                     segment = self._segments[number]
@@ -167,7 +181,11 @@ class StepScheduler:
         """The segments of a step that can be next, if the step is under way and all is there that they need."""
         if (state := self._steps.get(step)) is None:
             return []
-        return [self._work(state, number) for number in state.next_segments if self._may_run(state, number)]
+        return [
+            self._work(state, number)
+            for number in state.next_segments
+            if state.has_begun and self._may_run(state, number)
+        ]
 
     def _work(self, state: StepInFlight, number: int) -> Work:
         segment = self._segments[number]
@@ -178,7 +196,8 @@ class StepScheduler:
         """Compute a piece of work, on any thread, while nothing else of this worker is run. Returns its sends."""
         if self._source is None:
             self._note_begun(work.step)
-        return self._runner.run(self._steps[work.step], self._segments[work.segment])
+        state = self._steps[work.step]
+        return self._runner.run(state, self._segments[work.segment], state.arrived.pop(work.segment, {}))
 
     def finish(self, work: Work) -> BatchLoss | None:
         """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
@@ -188,7 +207,7 @@ class StepScheduler:
         state.next_segments += [
             number
             for number in self._next_segments[work.segment]
-            if state.done.issuperset(self._segments[number].after)
+            if state.done.issuperset(self._segments[number].after) and self._has_come(state, number)
         ]
         state.tensors.forget(*self._used_up[work.segment])
         self._last_segment = work.segment
@@ -205,9 +224,8 @@ class StepScheduler:
         """Have the weights of a step still to come, which another life of this worker has done; nobody hears of its end."""
         pulls = set(order.pulls)
         done = set(range(len(self._segments))) - pulls
-        first = [number for number in order.pulls if done.issuperset(self._segments[number].after)]
         tensors = StepTensors(self._window.plan.model)
-        self._steps[step] = StepInFlight(step, samples, True, first, tensors, done)
+        self._steps[step] = StepInFlight(step, samples, True, [], tensors, done)
 
     def _end(self, step: int) -> None:
         del self._steps[step]
@@ -225,17 +243,17 @@ class StepScheduler:
         if step >= self._window.begun:
             self._window.begin(step)
 
+    def _has_come(self, state: StepInFlight, number: int) -> bool:
+        """Tell whether all is there that a segment receives."""
+        needed = len(self._segments[number].receives)
+        return not needed or len(state.arrived.get(number, ())) == needed
+
     def _may_run(self, state: StepInFlight, number: int) -> bool:
-        if not state.has_begun:
-            return False
+        """Tell whether other steps let a segment run, of a step that has begun and for which all is there."""
         if state.step > self._window.done and number not in self._steps[state.step - 1].done:
             return False  # each segment does its steps in their order
-        segment = self._segments[number]
-        if segment.behind and not self._are_new_enough(state.step, segment.behind):
-            return False
-        if len(state.arrived) < len(segment.receives):  # or each of thousands that come would have all looked for
-            return False
-        return all(crossing in state.arrived for crossing in segment.receives)
+        behind = self._segments[number].behind
+        return not behind or self._are_new_enough(state.step, behind)
 
     def _are_new_enough(self, step: int, behind: tuple[int, ...]) -> bool:
         """Tell whether the weights of now are those that a forward of a step may use, or newer ones."""

@@ -274,10 +274,10 @@ class ComputeLoop:
     def _begin_batches(self) -> bool:
         """Begin all that may begin and are ready, and take others that are read; returns whether any has begun."""
         first, window = self._window.begun, self._window
-        while not self._results.is_full:
-            if window.begun == window.fed and not (window.may_begin(window.begun) and self._take_batch()):
+        while not self._results.is_full and window.begun <= window.fed and window.may_begin(window.begun):
+            if window.begun == window.fed and not self._take_batch():
                 break
-            if self._results.is_full or not self._has_begin_due():
+            if self._results.is_full:  # of samples that leave ahead
                 break
             self._begin(window.begun)
         self._take_ahead(reads=False)
@@ -299,9 +299,10 @@ class ComputeLoop:
         if (source := self._source_to_take()) is None or not self._make_ready(source):
             return False
         with self._taking:
-            if self._source_to_take() is not source:  # the reading ended while the batch was read; it stays ready
+            step = self._window.fed
+            if self._source is not source or step >= self._stop_step:  # ended while the batch was read; it stays ready
                 return False
-            step, batch = self._window.fed, source.take()
+            batch = source.take()
             outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels)
         self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         if outgoing:

@@ -136,6 +136,8 @@ class Outbox:
 
     def is_there(self, item: Parcel) -> bool:
         """Tell whether the peer has had this item of the life of this worker that is over."""
+        if not self._most_ahead:
+            return False
         there = self._of[item.crossing].there
         return there is not None and item.step < there
 

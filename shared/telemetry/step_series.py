@@ -21,10 +21,7 @@ class Total:
 
     def __init__(self) -> None:
         self.value = 0.0
-
-    def inc(self, amount: float = 1.0) -> None:
-        """Add this much."""
-        self.value += amount
+        """The sum so far, to which its users add."""
 
 
 class Totals(Collector):

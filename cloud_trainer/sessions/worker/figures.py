@@ -69,17 +69,17 @@ class SessionFigures:
             return
         if done.samples:
             self._statistics.loss = done.loss
-        self._metrics.steps.inc()
-        self._metrics.samples.inc(self._samples.pop(done.step, 0))
+        self._metrics.steps.value += 1
+        self._metrics.samples.value += self._samples.pop(done.step, 0)
         self._metrics.phase_seconds["cloud"].observe(done.compute_seconds)
 
     def _count(self, payload_bytes: int, raw_bytes: int, *, up: bool) -> None:
         saved_bytes = max(raw_bytes - payload_bytes, 0)
         if up:
             self._statistics.bytes_up += payload_bytes
-            self._metrics.bytes_up.inc(payload_bytes)
-            self._metrics.saved_up.inc(saved_bytes)
+            self._metrics.bytes_up.value += payload_bytes
+            self._metrics.saved_up.value += saved_bytes
         else:
             self._statistics.bytes_down += payload_bytes
-            self._metrics.bytes_down.inc(payload_bytes)
-            self._metrics.saved_down.inc(saved_bytes)
+            self._metrics.bytes_down.value += payload_bytes
+            self._metrics.saved_down.value += saved_bytes

@@ -97,7 +97,7 @@ class TrainerChoice:
         """Seconds of a step with each candidate that could be chosen now, the device alone among them, the fastest first."""
 
     def _note_bytes(self, count: int) -> None:
-        self._metrics.probe_bytes.inc(count)
+        self._metrics.probe_bytes.value += count
 
     @asynccontextmanager
     async def running(self, run: OpenRun, decisions: DecisionLoop | None) -> AsyncIterator[None]:

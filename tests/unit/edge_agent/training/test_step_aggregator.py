@@ -15,7 +15,7 @@ STEPS = 3
 
 async def test_a_stretch_ends_when_a_worker_that_has_begun_again_has_repeated_its_steps():
     plan = StepPlan(placed((AGENT, 0, BLOCKS - 1), ("near", BLOCKS - 1, BLOCKS)), MODEL_FACTS_OF_A_STILL_END)
-    window, events = Window(plan, AGENT), Events(lambda _event: None)
+    window, events = Window(plan, AGENT), Events()
     relay = ReportRelay(window, events.emit, asyncio.Event())
     worker = SimpleNamespace(executor=SimpleNamespace(window=window))
     aggregator = StepAggregator(events, worker, lambda _step, _loss: None)
