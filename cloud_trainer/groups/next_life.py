@@ -83,8 +83,8 @@ class NextLives:
             if (stored := await self._store.load(name)) is not None:
                 self._check_word(seat, GoingBack(0, name.step), here, name, members)
                 return NextLife(Life(number, name, seat.rank, steps, members), stored, seat)
+        self._check_word(seat, GoingBack(0, 0), here, None, members)  # the word of one who can only join counts, too
         self.check_can_begin(seat.rank)
-        self._check_word(seat, GoingBack(0, 0), here, None, members)
         return NextLife(Life(number, None, seat.rank, steps, members), None, seat)
 
     async def followed(self, merging: Merging | None, life: Life, seat: Seat) -> NextLife | None:

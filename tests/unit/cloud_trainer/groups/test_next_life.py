@@ -1,14 +1,31 @@
 """A group goes back where all its members say the same, as long as their sessions are there."""
 
+from itertools import permutations
 from types import SimpleNamespace
 
 import pytest
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups import next_life
+from cloud_trainer.groups.lives import Life, Position
 from cloud_trainer.groups.next_life import GoingBack, NextLives
+from cloud_trainer.groups.refusals import NotNowError
 
 BACK, FURTHER_BACK = GoingBack(0, 4), GoingBack(0, 0)
+
+
+LOST = Position(0, 0, ())
+"""The position at a trainer that has begun again with nothing."""
+
+
+class Nothing:
+    """The store of a trainer without checkpoints."""
+
+    async def names(self):
+        return []
+
+    def unfinished(self, members):
+        return sorted(members)
 
 
 class Seats:
@@ -29,8 +46,9 @@ def clock(monkeypatch):
     return clock
 
 
-def judge(seats, leave_out_seconds=None):
-    return NextLives(GroupConfig(name="line", size=3, leave_out_seconds=leave_out_seconds), None, seats, None)
+def judge(seats, leave_out_seconds=None, **more):
+    config = GroupConfig(**{"name": "line", "size": 3, "leave_out_seconds": leave_out_seconds} | more)
+    return NextLives(config, Nothing(), seats, None)
 
 
 def test_all_have_to_say_the_same():
@@ -68,3 +86,20 @@ def test_a_group_that_leaves_out_late_members_waits_no_longer_for_the_word_of_th
     assert said.lacking(seats.of[0], BACK, [0, 1, 2]) == ([1, 2] if waits else [2])
     seats.attached = []
     assert said.lacking(seats.of[0], BACK, [0, 1, 2]) == ([1, 2] if waits else [])
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+async def test_a_group_of_which_a_trainer_has_lost_all_begins_again_also_with_a_member_that_has_joined(order):
+    seats, joined_at, could_only_join = Seats(), {0: 0, 1: 0, 2: 5}, 2
+    said = judge(seats, size=2, most=3)
+    merging = SimpleNamespace(life=Life(1, None, 0, 8, joined_at), step=4, staying=joined_at)
+    *first, last = order
+    for rank in first:
+        with pytest.raises(NotNowError, match="have to say so, too"):
+            await said.decided(merging, [LOST], seats.of[rank])
+    if last == could_only_join:
+        with pytest.raises(NotNowError, match="can join then"):
+            await said.decided(merging, [LOST], seats.of[last])
+        last = 0  # a member that is refused asks again
+    following = await said.decided(merging, [LOST], seats.of[last])
+    assert (following.life.number, following.life.first_step, following.life.members) == (2, 0, joined_at)
