@@ -51,6 +51,9 @@ class ModelConfig(Section):
     learns: tuple[str, ...] = Field(default=(), examples=[["*lora_*", "classifier"]])
     """The only parameters that learn, where some are named: each name as in `frozen`, or a pattern of whole names with
     `*`, `?` or `[`."""
+    frozen_mode: Literal["train", "eval"] = "train"
+    """Mode of modules of which no parameter learns: with `eval` their batch-norms keep the statistics that they begin with, and
+    their dropout lets everything through."""
 
 
 class DatasetConfig(Section):

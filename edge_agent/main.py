@@ -135,7 +135,7 @@ def model(
     if factory is not None and example is not None:
         chain = build_checked_chain(
             *(factory, parse_kwargs(kwargs), 0, parse_examples(example)),
-            learning=Learning(loaded.model.frozen, loaded.model.learns),
+            learning=Learning(loaded.model.frozen, loaded.model.learns, loaded.model.frozen_mode),
             output=loaded.model.output,
             public_inputs=loaded.privacy.public_inputs,
         )

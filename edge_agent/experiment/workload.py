@@ -69,6 +69,7 @@ class Workload:
             output=config.model.output,
             frozen=config.model.frozen,
             learns=config.model.learns,
+            frozen_mode=config.model.frozen_mode,
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=schedule_steps or total_steps,
         )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from types import MethodType
 from typing import Any
 
 from torch import nn
@@ -60,10 +61,23 @@ def _uncompiled(module: nn.Module) -> nn.Module:
 
 
 def freeze(module: nn.Module, learning: Learning) -> None:
-    """Have those parameters of a model not learn that are not to. Raises ModelError for a name that stands for none."""
+    """Have those parameters of a model not learn that are not to. Raises ModelError for a name that stands for none.
+
+    With `frozen_mode` "eval" a module of whose parameters none learns stays in evaluation, whatever mode is asked for: its
+    batch-norms keep their statistics, and its dropout lets everything through.
+    """
     parameters = dict(module.named_parameters())
     for name in learning.unchanged(parameters):
         parameters[name].requires_grad_(False)
+    if learning.frozen_mode == "eval":
+        for part in module.modules():
+            if (own := list(part.parameters())) and not any(each.requires_grad for each in own):
+                part.train = MethodType(_stay_in_evaluation, part)  # type: ignore[method-assign]
+                part.eval()
+
+
+def _stay_in_evaluation(part: nn.Module, mode: bool = True) -> nn.Module:  # noqa: ARG001 - as nn.Module.train has it
+    return type(part).train(part, mode=False)
 
 
 def build_checked_chain(

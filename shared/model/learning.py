@@ -5,9 +5,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import translate
 from itertools import accumulate
+from typing import Literal
 
 from shared.errors import ModelError
 
+FrozenMode = Literal["train", "eval"]
+"""The mode of modules of which nothing learns, while the others train."""
 _WILDCARDS = frozenset("*?[")
 _MAX_PATTERNS = 100
 """Patterns in one list of names, because each is tried on every parameter."""
@@ -60,6 +63,7 @@ class Learning:
     """Names of parameters that do not learn."""
     learns: tuple[str, ...] = ()
     """Names of the only parameters that learn; empty where all do but the frozen."""
+    frozen_mode: FrozenMode = "train"
 
     def unchanged(self, parameters: Collection[str]) -> set[str]:
         """Return those of a model's parameters that do not learn. Raises ModelError for a name that stands for none."""

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from shared.bounds import MOST_LABEL_TENSORS, MOST_SAMPLES_AHEAD
 from shared.config import Section
 from shared.config.choices import refuse_unused
-from shared.model.learning import Learning
+from shared.model.learning import FrozenMode, Learning
 from shared.registry import OptimizerConfig, Precision, Precisions
 
 _SCHEDULE_KEYS = {
@@ -77,6 +77,8 @@ class Recipe(Section):
     """Names of the parameters that do not learn; see `Learning`."""
     learns: tuple[str, ...] = ()
     """Names of the only parameters that learn; empty where all do but the frozen."""
+    frozen_mode: FrozenMode = "train"
+    """Mode of modules of which nothing learns."""
     steps_per_epoch: PositiveInt
     """Turns a step into an epoch."""
     total_steps: PositiveInt
@@ -130,4 +132,4 @@ class Recipe(Section):
     @property
     def learning(self) -> Learning:
         """The choice of what learns."""
-        return Learning(self.frozen, self.learns)
+        return Learning(self.frozen, self.learns, self.frozen_mode)

@@ -103,9 +103,11 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
     example = next(evaluation_batches(dataset, data.batch_size, collate=collate)).inputs
     steps = min(total, training.max_steps or total)
     batches = loader.iterate(0, steps - steps % training.accumulate_batches)
-    return plain_loop(
-        build_chain(module, example), recipe, ((batch.step, batch.inputs, batch.labels) for batch in batches)
-    )
+    chain = build_chain(module, example)
+    if config.model.frozen_mode == "eval":
+        for name in config.model.frozen:
+            module.get_submodule(name).eval()
+    return plain_loop(chain, recipe, ((batch.step, batch.inputs, batch.labels) for batch in batches))
 
 
 def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs, Tensor]]) -> dict[str, Tensor]:

@@ -94,3 +94,15 @@ async def test_what_is_frozen_stays_and_the_rest_does_not():
     parameters = {name for name in before if "running" not in name and "num_batches" not in name}
     assert same & parameters == {name for name in parameters if name.startswith(("stem.", "layers.0."))}
     assert not same & {"stem.1.running_mean", "layers.0.first.1.num_batches_tracked"}, "statistics go on"
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+async def test_frozen_blocks_stay_in_evaluation_on_either_side_where_that_is_asked_for(cut):
+    flags = [*FLAGS, ALL_OF_THE_EDGE, 'model.frozen_mode="eval"', f"deployment.cut={cut}"]
+    async with running_trainer() as server:
+        result, _ = await train_noting(server, *flags)
+    state = result.module.state_dict()
+    assert_same_bits(plain_state(edge_config(*flags)), state)
+    means = {name: value for name, value in state.items() if name.endswith("running_mean")}
+    moved = {name for name, mean in means.items() if mean.any()}
+    assert moved == {name for name in means if not name.startswith(("stem.", "layers.0."))}

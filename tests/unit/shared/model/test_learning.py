@@ -1,5 +1,7 @@
 """Parameters that learn, chosen by names."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -85,3 +87,19 @@ def test_many_names_take_one_look_at_the_parameters(monkeypatch):
         learning(frozen=tuple(frozen))
         counts.append(len(looks))
     assert counts[0] == counts[1]
+
+
+def test_frozen_modules_stay_in_evaluation_also_in_a_copy():
+    kwargs = {"width": 8, "blocks": 2, "dropout": 0.2}
+    chain = build_checked_chain(
+        "shared.model.zoo:residual_cnn",
+        kwargs,
+        0,
+        torch.zeros(2, 1, 8, 8),
+        learning=Learning(frozen=("stem",), frozen_mode="eval"),
+    )
+    for module in (chain.module, copy.deepcopy(chain.module)):
+        for mode in (False, True):
+            module.train(mode)
+            assert {part.training for part in module.stem.modules()} == {False}
+            assert {part.training for part in module.layers.modules()} == {mode}

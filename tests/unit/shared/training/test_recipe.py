@@ -158,10 +158,11 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    20: {
+    21: {
         "accumulate_batches": "integer",
         "checkpoint_activations": "boolean",
         "frozen": "array",
+        "frozen_mode": "string",
         "label_tensors": "integer",
         "learns": "array",
         "loss": "string",
