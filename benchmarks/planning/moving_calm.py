@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.planning.flapping import random_profile
 from edge_agent.planning import Question, SearchSpace
 from edge_agent.planning.choice import Best, CandidateCosts, Seen, stacked_conditions
-from edge_agent.planning.choice.handovers import End, Network, moved
+from edge_agent.planning.choice.handovers import Backbone, End, moved
 
 CASES = 200
 SECONDS = 3600
@@ -62,7 +62,7 @@ def calm(seed: int) -> Calm:
 def _trained(
     seed: int, costs: CandidateCosts, phases: list[tuple[np.ndarray, End]], period: float, offset: float
 ) -> Calm:
-    network, current, resumes_at, steps, changes = Network(None, None), 0, 0.0, 0.0, 0
+    network, current, resumes_at, steps, changes = Backbone(None, None), 0, 0.0, 0.0, 0
     policy, known, kept, measured_at = Best(3, 0), phases[0][0].copy(), np.zeros(3), np.zeros(3)
     for second in range(SECONDS):
         seconds, ends = phases[int((second / period + offset) % 2)]

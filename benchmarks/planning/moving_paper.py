@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.planning.moving_paths import random_path
-from benchmarks.rivals.moving import Network, Site, World, simulate_moves
+from benchmarks.rivals.moving import Backbone, Site, World, simulate_moves
 from edge_agent.planning import Profile, Question, SearchSpace
 from edge_agent.planning.choice import CandidateCosts, stacked_conditions
 
 WALK = 1.4
-NETWORK = Network(1e9, 1e9)
+NETWORK = Backbone(1e9, 1e9)
 POLICIES = ("best", "edgemove", "pipedream-e", "device-cloud", "edge-only", "lower-bound")
 
 

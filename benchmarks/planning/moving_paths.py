@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.rivals.moving import Network, Path, Site
+from benchmarks.rivals.moving import Backbone, Path, Site
 from benchmarks.rivals.moving.paths import metres_between
 
-NETWORK = Network(50e6, 200e6)
+NETWORK = Backbone(50e6, 200e6)
 """Rates of a 5G cell up and down; trainers have 1 Gbit/s between them, and the cloud is 135 ms away."""
 
 

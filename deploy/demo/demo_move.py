@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.net.relay import Relay
 from benchmarks.networks import PACE
-from benchmarks.rivals.moving import Network, Site, World, load_path, load_sites, simulate_moves
+from benchmarks.rivals.moving import Backbone, Site, World, load_path, load_sites, simulate_moves
 from benchmarks.rivals.moving.paths import Path as WorldPath
 from benchmarks.rivals.moving.paths import metres_between
 from benchmarks.support.live import LiveRun, Moment
@@ -204,7 +204,7 @@ def simulated(profile: Path, sites: Sequence[Site], path: WorldPath) -> Mapping[
     """Return the steps of two policies on the path."""
     space = SearchSpace((32,), staleness=0, allow_edge_only=True)
     costs = CandidateCosts(Question(load_profile(profile), space))
-    world = World(costs, sites, path, Network(BITS_PER_SECOND, BITS_PER_SECOND))
+    world = World(costs, sites, path, Backbone(BITS_PER_SECOND, BITS_PER_SECOND))
     return {run.policy: run.steps for run in simulate_moves(world, ("best", "sticky"))}
 
 

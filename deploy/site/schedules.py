@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 
 from deploy.demo import demo
 from edge_agent.planner_names import FLOW, STRATEGY_NAMES
-from edge_agent.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, Event, Schedule, load_layers
+from edge_agent.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, LayerEvent, Schedule, load_layers
 
 LAYERS = demo.HERE / "layers.json"
 WIDTH, LEFT, TOP = 1000, 190, 46
@@ -64,9 +64,9 @@ def _strategy(schedule: Schedule, top: int, scale: float) -> Iterator[str]:
             )
 
 
-def _parts(events: list[Event]) -> Iterator[tuple[Event, float, float]]:
+def _parts(events: list[LayerEvent]) -> Iterator[tuple[LayerEvent, float, float]]:
     """Yield the events with the times at which they are drawn: parts of one message stand behind each other, by their bytes."""
-    messages: dict[tuple[float, float], list[Event]] = {}
+    messages: dict[tuple[float, float], list[LayerEvent]] = {}
     for event in events:
         messages.setdefault((event.begin, event.end), []).append(event)
     for (begin, end), parts in messages.items():
@@ -75,7 +75,7 @@ def _parts(events: list[Event]) -> Iterator[tuple[Event, float, float]]:
         yield from ((event, *span) for event, span in zip(parts, pairwise(times), strict=True))
 
 
-def _border(event: Event) -> str:
+def _border(event: LayerEvent) -> str:
     return ' stroke="#455a64" stroke-width="0.6"' if event.kind == BACKWARD else ""
 
 

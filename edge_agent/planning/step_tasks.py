@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from edge_agent.planning.operation_costs import Message, OperationCosts
 from edge_agent.planning.rates import Rates
-from edge_agent.planning.tasks import Delivery, Direction, Segment, StepTasks, Task
+from edge_agent.planning.tasks import Delivery, Direction, SharedSegment, StepTasks, Task
 from shared.errors import PlanError
 from shared.placement import (
     Backward,
@@ -46,7 +46,7 @@ def step_tasks(
     """
     plan = StepPlan(placement, model)
     directions = _directions({link: _rates_of(link, rates) for link in plan.links})
-    writer = _Writer(plan, costs, directions, replays)
+    writer = _TaskWriter(plan, costs, directions, replays)
     workers = writer.tasks()
     _add_reports(workers, sorted(plan.unaware), directions)
     return StepTasks(
@@ -57,14 +57,14 @@ def step_tasks(
     )
 
 
-def _both_ways(links: Sequence[Direction], rates: Mapping[Link, Rates]) -> Iterator[Segment]:
+def _both_ways(links: Sequence[Direction], rates: Mapping[Link, Rates]) -> Iterator[SharedSegment]:
     """Yield a segment up and down. Links without rates carry nothing."""
     known = _directions(rates)
     for up in (True, False):
         ways = [(near, far) if up else (far, near) for near, far in links]
         of_segment = {way: known[way][0] for way in ways if way in known}
         if of_segment:
-            yield Segment(of_segment, max(of_segment.values()))
+            yield SharedSegment(of_segment, max(of_segment.values()))
 
 
 def _rates_of(link: Link, rates: Mapping[Link, Rates]) -> Rates:
@@ -87,7 +87,7 @@ def _directions(rates: Mapping[Link, Rates]) -> dict[Direction, tuple[float, flo
 
 
 @dataclass(frozen=True)
-class _Writer:
+class _TaskWriter:
     plan: StepPlan
     costs: OperationCosts
     directions: Mapping[Direction, tuple[float, float]]

@@ -77,7 +77,7 @@ class Round(NamedTuple):
     """Part of the way that `ahead` + 1 steps take at least: 1, or less where the first task is so much earlier."""
 
 
-class Segment(NamedTuple):
+class SharedSegment(NamedTuple):
     """One way through a segment of a network on which several links lie."""
 
     rates: Mapping[Direction, float]
@@ -97,7 +97,7 @@ class StepTasks:
     ahead: int
     """Steps that a worker may be ahead of those that it has done: K, or more if nothing can be stale (`StepPlan.ahead`).
     Where samples enter, this bounds the steps in flight, and where blocks are run, the age of their weights."""
-    shared: tuple[Segment, ...] = ()
+    shared: tuple[SharedSegment, ...] = ()
 
     @property
     def early(self) -> int:

@@ -63,7 +63,7 @@ async def placed_seconds(
     return (steady[-1] - steady[0]) / (len(steady) - 1)
 
 
-class _Watch:
+class _StepTimes:
     """Records the times at which steps were done, the time of the edge's turns, and the number of steps whose error
     gradient waited."""
 
@@ -93,7 +93,7 @@ def _ignore(*_news: object) -> None:
 
 async def _train(
     client: TrainerClient, config: EdgeConfig, cut: int, staleness: int, codec: str, threads: AgentThreads, steps: int
-) -> _Watch:
+) -> _StepTimes:
     """Train a copy of the model over the real link for so many steps after the warm-up, and throw it away."""
     deployment = {"cut": cut, "staleness": staleness, "codec": codec, "downlink_codec": "fp32", "backward": "replay"}
     changed = config.deployment.model_copy(update=deployment)
@@ -104,7 +104,7 @@ async def _train(
 
 async def _train_under(
     clients: Mapping[str, TrainerClient], experiment: Experiment, threads: AgentThreads, stop_step: int
-) -> _Watch:
+) -> _StepTimes:
     """Train an experiment until this step, and throw it away."""
     events, boundary = Events(), StepBoundary()
     session = await open_session(clients, experiment, threads, Retry(0))
@@ -114,7 +114,7 @@ async def _train_under(
         try:
             joined = await Recovery(session, device).join_or_go_back(is_whole=True)
             await dial_peers(session, joined.tickets)
-            aggregator, watch = StepAggregator(events, worker, _ignore), _Watch(events, worker.executor)
+            aggregator, watch = StepAggregator(events, worker, _ignore), _StepTimes(events, worker.executor)
             step_runner = StepRunner(session, worker, aggregator, boundary)
             async with (
                 Links(session, worker.executor, events.emit) as links,

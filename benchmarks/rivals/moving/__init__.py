@@ -4,14 +4,14 @@ from benchmarks.rivals.moving.moves import MOVE_POLICY_NAMES, Handover, MoveRun,
 from benchmarks.rivals.moving.paths import Path, load_path
 from benchmarks.rivals.moving.sites import Site, load_sites
 from benchmarks.rivals.moving.world import CLOUD, World
-from edge_agent.planning.choice.handovers import Network
+from edge_agent.planning.choice.handovers import Backbone
 
 __all__ = [
     "CLOUD",
     "MOVE_POLICY_NAMES",
+    "Backbone",
     "Handover",
     "MoveRun",
-    "Network",
     "Path",
     "Site",
     "Span",

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
-from benchmarks.rivals.moving import MoveRun, Network, World, load_path, load_sites, simulate_moves
+from benchmarks.rivals.moving import Backbone, MoveRun, World, load_path, load_sites, simulate_moves
 from edge_agent.commands.simulate import MoveOptions
 from edge_agent.planning import Profile, Question, SearchSpace, parse_rate, parse_seconds
 from edge_agent.planning.choice import CandidateCosts
@@ -16,7 +16,7 @@ def print_moves(profile: Profile, space: SearchSpace, options: MoveOptions, *, a
     """Simulate, and print all runs as JSON or as a table. PlanError for what cannot be simulated."""
     if options.seed < 0:
         raise PlanError(f"--seed is {options.seed}; it must be 0 or more")
-    network = Network(
+    network = Backbone(
         None if options.uplink is None else parse_rate(options.uplink, "--uplink"),
         None if options.downlink is None else parse_rate(options.downlink, "--downlink"),
         parse_rate(options.between, "--between"),

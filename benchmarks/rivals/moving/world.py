@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.rivals.moving.paths import Path, metres_between
 from benchmarks.rivals.moving.sites import TRIP_SECONDS, Site
 from edge_agent.planning.choice import CandidateCosts, stacked_conditions
-from edge_agent.planning.choice.handovers import Network
+from edge_agent.planning.choice.handovers import Backbone
 from edge_agent.planning.cost import steady_seconds
 from edge_agent.planning.measurements import Bools, Floats, Ints
 from shared.errors import PlanError
@@ -83,7 +83,7 @@ class Window:
 class World:
     """A path among sites, and the cloud."""
 
-    def __init__(self, costs: CandidateCosts, sites: Sequence[Site], path: Path, network: Network) -> None:
+    def __init__(self, costs: CandidateCosts, sites: Sequence[Site], path: Path, network: Backbone) -> None:
         """PlanError where the rates of a site or of the cloud are unknown, where a site has the name of another candidate, and
         where no site is in reach at the beginning."""
         self.costs, self.network = costs, network

@@ -51,7 +51,7 @@ MEASURED_CANDIDATES = 3
 
 
 @dataclass(frozen=True)
-class _Place:
+class _InUse:
     """The candidate with which training goes on now."""
 
     candidate: int
@@ -153,7 +153,7 @@ class TrainerChoice:
     def _may_choose(self, deployer: PlacementController, decisions: DecisionLoop | None) -> bool:
         return not self._is_resting(decisions) and not deployer.moving and has_one_cut(deployer.placement)
 
-    def _is_lost(self, place: _Place) -> bool:
+    def _is_lost(self, place: _InUse) -> bool:
         """Tell whether today's candidate has to be left: a trainer out of reach, or the device where it may not be alone."""
         if place.candidate == DEVICE:
             return not self._prospects.costs.is_alone.any()
@@ -163,14 +163,14 @@ class TrainerChoice:
         is_going = self._going is not None and not self._going.done()
         return is_going or self._is_held() or (decisions is not None and decisions.planner == FIXED)
 
-    def _place(self, placement: Placement) -> _Place | None:
+    def _place(self, placement: Placement) -> _InUse | None:
         """Return today's candidate; None where an operator or a recovery has placed blocks otherwise."""
         if not has_one_cut(placement):
             return None
         having = trainers_with_blocks(placement)
-        return _Place(self._names.index(having[0]) if having else DEVICE, placement)
+        return _InUse(self._names.index(having[0]) if having else DEVICE, placement)
 
-    def _begin_at(self, place: _Place, seconds: float) -> None:
+    def _begin_at(self, place: _InUse, seconds: float) -> None:
         """Have the policy know today's candidate, whoever chose it."""
         if self._policy is None:
             self._policy = self._made_policy(place.candidate)
@@ -208,7 +208,7 @@ class TrainerChoice:
             allow_edge_only=self._space.allow_edge_only or pinned.allow_edge_only,
         )
 
-    def _today(self, place: _Place, believed: Believed | None, seconds: float) -> Today | None:
+    def _today(self, place: _InUse, believed: Believed | None, seconds: float) -> Today | None:
         """Return the training as it is; None where nothing like its layout was measured."""
         pairs, layout = self._prospects.costs.pairs, layout_of(place.placement, codec_bits)
         cut, bits = len(held_blocks(place.placement, AGENT)), (*layout.bits, FLOAT32_BITS)[0]
@@ -236,7 +236,7 @@ class TrainerChoice:
         for name, each in self.ranking.items():
             self._metrics.step_seconds.set(each, name)
 
-    def _measure_best(self, weighed: Weighed, place: _Place, today: Today, most_seconds: float | None) -> None:
+    def _measure_best(self, weighed: Weighed, place: _InUse, today: Today, most_seconds: float | None) -> None:
         """Have the best of the others measured, and those of which no rates are known. most_seconds: see `measure`."""
         costs, step_seconds = self._prospects.costs, weighed.seen.step_seconds
         shown = self._knowledge.streamed(self._names[place.candidate])

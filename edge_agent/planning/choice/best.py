@@ -52,7 +52,7 @@ class Best:
         self._left_at = np.full(candidates, -math.inf)
         self._leads = _Leads(self._config.margin)
         self._reach = Reach(candidates)
-        self._account = _Account(candidates, self._config)
+        self._account = _StepsOfEach(candidates, self._config)
 
     def observe(self, seen: Seen) -> Move | None:
         """Return a proposal, or None to stay."""
@@ -186,7 +186,7 @@ class _Leads:
         return max(seconds - self._since, (self._mean_seconds or 0.0) - (seconds - self._earliest))
 
 
-class _Account:
+class _StepsOfEach:
     """The steps that were done, beside those with each candidate had it been kept since it came into reach.
 
     It looks at a candidate when that is measured. Between two measurements it had the mean of both speeds.

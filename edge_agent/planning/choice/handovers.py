@@ -12,7 +12,7 @@ TRIPS = 4
 
 
 @dataclass(frozen=True)
-class Network:
+class Backbone:
     """Links that no site has of its own."""
 
     uplink: float | None
@@ -45,7 +45,7 @@ class Moved:
     seconds: Floats
 
 
-def moved(profile: Profile, network: Network, before: End, after: End) -> Moved:
+def moved(profile: Profile, network: Backbone, before: End, after: End) -> Moved:
     """Return what moves from one trainer to each of N others, straight from the one that has it.
 
     Blocks go between trainers at the rate between them, and between the device and a trainer over its link. What lies with

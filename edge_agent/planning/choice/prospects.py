@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edge_agent.planning.choice.candidates import Candidate, conditions_for
-from edge_agent.planning.choice.handovers import End, Network, moved
+from edge_agent.planning.choice.handovers import Backbone, End, moved
 from edge_agent.planning.choice.policy import Seen
 from edge_agent.planning.choice.ranking import CandidateCosts
 from edge_agent.planning.cost import steady_seconds
@@ -108,7 +108,7 @@ class Prospects:
         self._correct(step_seconds, today, float(by_row[today.candidate, today.row]))
         found = moved(
             profile,
-            Network(None, None),
+            Backbone(None, None),
             _end(np.array(today.candidate), costs.pairs.cuts[today.row], uplinks, downlinks, trips),
             _end(everyone, costs.pairs.cuts[rows], uplinks, downlinks, trips),
         )

@@ -186,12 +186,12 @@ def hiertrain(by: Bounds, choices: Choices) -> tuple[Divisions, float, int] | No
 
     Where all trainers may have raw samples, p = 0, as in the paper. Of equals, the first that is found.
     """
-    search = _Search(by, choices)
+    search = _HierTrainSearch(by, choices)
     search.run()
     return None if search.best is None else (*search.best, search.evaluated)
 
 
-class _Search:
+class _HierTrainSearch:
     def __init__(self, by: Bounds, choices: Choices) -> None:
         self._by, self._choices = by, choices
         self.best: tuple[Divisions, float] | None = None

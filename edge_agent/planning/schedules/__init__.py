@@ -12,7 +12,7 @@ from edge_agent.planning.schedules.flow import run_seconds
 from edge_agent.planning.schedules.layers import Layers, check_members, load_layers, parse_layers
 from edge_agent.planning.schedules.over_traces import StrategyRun, compare_strategies
 from edge_agent.planning.schedules.profiled import layers_of
-from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
+from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, LayerEvent, Schedule
 from edge_agent.planning.schedules.strategies import STRATEGIES
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "STRATEGIES",
     "Bounds",
     "Direction",
-    "Event",
+    "LayerEvent",
     "Layers",
     "Schedule",
     "ScheduleAgain",

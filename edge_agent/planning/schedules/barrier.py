@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from edge_agent.planning.papers.dynacomm import Bounds, Direction, Segment
 from edge_agent.planning.schedules.layers import Layers
-from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
+from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, LayerEvent, Schedule
 
 Solver = Callable[[Direction], Bounds]
 
@@ -37,12 +37,12 @@ def with_barrier(strategy: str, layers: Layers, forward: Solver, backward: Solve
     )
 
 
-def _events(layers: Layers, pulls: tuple[Segment, ...], pushes: tuple[Segment, ...]) -> list[Event]:
+def _events(layers: Layers, pulls: tuple[Segment, ...], pushes: tuple[Segment, ...]) -> list[LayerEvent]:
     """Play a step: pulls and the forward pass, then the backward pass and pushes."""
-    events: list[Event] = []
+    events: list[LayerEvent] = []
 
     def whole(kind: str, layer: int, begin: float, end: float) -> None:
-        events.append(Event(kind, layer, (0, layers.bytes[layer]), begin, end))
+        events.append(LayerEvent(kind, layer, (0, layers.bytes[layer]), begin, end))
 
     arrived = done = 0.0
     for first, stop in pulls:

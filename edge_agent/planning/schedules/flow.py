@@ -8,7 +8,7 @@ from edge_agent.planner_names import FLOW
 from edge_agent.planning.schedules.bound import bound_seconds
 from edge_agent.planning.schedules.layers import Layers
 from edge_agent.planning.schedules.period import Period, play, run_slices, sliced
-from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, Event, Schedule
+from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, LayerEvent, Schedule
 
 LEAST_MESSAGE_BYTES = 64 * 1024
 SLICES_PER_MESSAGE = 6
@@ -80,14 +80,16 @@ def _slice_bytes(message_bytes: int) -> int:
     return message_bytes // SLICES_PER_MESSAGE
 
 
-def _events(layers: Layers, period: Period) -> list[Event]:
-    events = [Event(FORWARD, len(layers) - 1, (0, layers.bytes[-1]), 0.0, layers.forward_seconds[-1])]
+def _events(layers: Layers, period: Period) -> list[LayerEvent]:
+    events = [LayerEvent(FORWARD, len(layers) - 1, (0, layers.bytes[-1]), 0.0, layers.forward_seconds[-1])]
     begin = layers.forward_seconds[-1]
     for layer in reversed(range(len(layers))):
-        events.append(Event(BACKWARD, layer, (0, layers.bytes[layer]), begin, period.computed[layer]))
+        events.append(LayerEvent(BACKWARD, layer, (0, layers.bytes[layer]), begin, period.computed[layer]))
         begin = period.computed[layer]
     for layer, begin in enumerate(period.begun):
-        events.append(Event(FORWARD, layer, (0, layers.bytes[layer]), begin, begin + layers.forward_seconds[layer]))
+        events.append(
+            LayerEvent(FORWARD, layer, (0, layers.bytes[layer]), begin, begin + layers.forward_seconds[layer])
+        )
     slices = period.slices
     for kind, messages in ((PUSH, period.pushes), (PULL, period.pulls)):
         for message in messages:
@@ -98,5 +100,7 @@ def _events(layers: Layers, period: Period) -> list[Event]:
                     parts[-1][2] = stop
                 else:
                     parts.append([layer, begin, stop])
-            events += [Event(kind, layer, (begin, stop), message.begin, message.end) for layer, begin, stop in parts]
+            events += [
+                LayerEvent(kind, layer, (begin, stop), message.begin, message.end) for layer, begin, stop in parts
+            ]
     return events

@@ -18,7 +18,7 @@ from edge_agent.planning.schedules.layers import Layers
 from shared.slicing import slice_count
 
 
-class Slices(NamedTuple):
+class LayerSlices(NamedTuple):
     """The slices of all layers, those that are needed first in front."""
 
     layers: list[int]
@@ -28,7 +28,7 @@ class Slices(NamedTuple):
     pull_seconds: list[float]
 
 
-class Message(NamedTuple):
+class SliceMessage(NamedTuple):
     """Slices that travel together."""
 
     begin: float
@@ -41,27 +41,27 @@ class Period:
     """One period. Times are in seconds from the begin of the last layer's forward pass."""
 
     seconds: float
-    slices: Slices
+    slices: LayerSlices
     computed: list[float]
     """The times at which the backward pass of each layer is done."""
     begun: list[float]
     """The times at which the next forward pass of each layer begins, but for the last layer."""
-    pushes: list[Message]
-    pulls: list[Message]
+    pushes: list[SliceMessage]
+    pulls: list[SliceMessage]
 
 
-def sliced(layers: Layers, slice_bytes: int) -> Slices:
+def sliced(layers: Layers, slice_bytes: int) -> LayerSlices:
     """Cut the layers into slices of so many bytes; the last slice of a layer has what is left."""
     return _cut(layers, [slice_bytes] * len(layers))
 
 
-def run_slices(layers: Layers, all_bytes: int) -> Slices:
+def run_slices(layers: Layers, all_bytes: int) -> LayerSlices:
     """Cut the layers as a group does. all_bytes: of all layers of the model, which may have more than these."""
     return _cut(layers, [max(1, math.ceil(size / slice_count(size, all_bytes))) for size in layers.bytes])
 
 
-def _cut(layers: Layers, most_bytes: Sequence[int]) -> Slices:
-    slices = Slices([], [], [], [], [])
+def _cut(layers: Layers, most_bytes: Sequence[int]) -> LayerSlices:
+    slices = LayerSlices([], [], [], [], [])
     for layer, size in enumerate(layers.bytes):
         slice_bytes = most_bytes[layer]
         for begin in range(0, size, slice_bytes):
@@ -75,7 +75,9 @@ def _cut(layers: Layers, most_bytes: Sequence[int]) -> Slices:
     return slices
 
 
-def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool = False, is_run: bool = False) -> Period:
+def play(
+    layers: Layers, slices: LayerSlices, message_bytes: int, *, quiet: bool = False, is_run: bool = False
+) -> Period:
     """Play a period.
 
     message_bytes: a message takes slices until it has so many.
@@ -88,7 +90,7 @@ def play(layers: Layers, slices: Slices, message_bytes: int, *, quiet: bool = Fa
     for piece, layer in enumerate(slices.layers):
         ready.setdefault(layer, []).append(piece)
     arrivals = [(computed[layer], pieces) for layer, pieces in sorted(ready.items(), reverse=True)]
-    link = _Link(slices, message_bytes, layers.message_seconds, is_run=is_run)
+    link = _OneWay(slices, message_bytes, layers.message_seconds, is_run=is_run)
     pushes = link.carry(arrivals, slices.push_seconds, quiet_until=computed[0] if quiet else 0.0)
     pulls = link.carry([(push.end, push.slices) for push in pushes], slices.pull_seconds)
     arrived = [computed[0]] * len(layers)
@@ -108,20 +110,20 @@ def _computed(layers: Layers) -> list[float]:
     return list(backward)[:0:-1]
 
 
-class _Link:
+class _OneWay:
     """One direction of a link, which carries one message after the other."""
 
-    def __init__(self, slices: Slices, message_bytes: int, message_seconds: float, *, is_run: bool) -> None:
+    def __init__(self, slices: LayerSlices, message_bytes: int, message_seconds: float, *, is_run: bool) -> None:
         self._sizes = [stop - begin for begin, stop in zip(slices.begins, slices.stops, strict=True)]
         self._message_bytes = message_bytes
         self._kept_seconds, self._late_seconds = (0.0, message_seconds) if is_run else (message_seconds, 0.0)
 
     def carry(
         self, arrivals: Sequence[tuple[float, list[int]]], seconds: list[float], quiet_until: float = 0.0
-    ) -> list[Message]:
+    ) -> list[SliceMessage]:
         """Carry slices that become ready in rising order of time. quiet_until: a message begins later, or is done by then."""
         waiting: list[int] = []
-        messages: list[Message] = []
+        messages: list[SliceMessage] = []
         now, upcoming = 0.0, 0
         while upcoming < len(arrivals) or waiting:
             if not waiting:
@@ -140,6 +142,6 @@ class _Link:
             if not taken:
                 now = quiet_until
                 continue
-            messages.append(Message(now, now + took + self._late_seconds, taken))
+            messages.append(SliceMessage(now, now + took + self._late_seconds, taken))
             now += took
         return messages

@@ -11,7 +11,7 @@ FORWARD, BACKWARD, PUSH, PULL = "forward", "backward", "push", "pull"
 """Kinds of events."""
 
 
-class Event(NamedTuple):
+class LayerEvent(NamedTuple):
     """Computing of a layer, or a part of it in a message. Parts of one message begin and end together."""
 
     kind: str
@@ -28,7 +28,7 @@ class Schedule:
     """The exchange of parameters by one strategy, and how long a step takes."""
 
     strategy: str
-    played: Callable[[], Sequence[Event]]
+    played: Callable[[], Sequence[LayerEvent]]
     """Plays one period; most callers never ask."""
     forward_seconds: float
     """Seconds until the last layer has run forward: from the first pull with a barrier, from the end of the last backward
@@ -50,6 +50,6 @@ class Schedule:
         return self.forward_seconds + self.backward_seconds
 
     @cached_property
-    def events(self) -> tuple[Event, ...]:
+    def events(self) -> tuple[LayerEvent, ...]:
         """Return the computing and the messages of one period, in the order in which they begin."""
         return tuple(sorted(self.played(), key=lambda event: (event.begin, event.end)))

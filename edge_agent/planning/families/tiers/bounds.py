@@ -18,7 +18,7 @@ from edge_agent.planning.profile import Profile
 from shared.placement.derived import AHEAD_WHERE_NOTHING_IS_STALE
 
 
-class _Sent(NamedTuple):
+class _SentMessage(NamedTuple):
     """A message of each division: seconds of its sender, of the link and of its receiver, and the halves of round trips."""
 
     send: Floats
@@ -97,7 +97,9 @@ class Bounds:
         seconds: Floats = (self._before[worker, np.maximum(first, stop)] - self._before[worker, first])[..., 4]
         return seconds
 
-    def sent(self, sender: Ints, receiver: Ints, plain_bytes: Floats, messages: Bools | Ints, bits: Ints) -> _Sent:
+    def sent(
+        self, sender: Ints, receiver: Ints, plain_bytes: Floats, messages: Bools | Ints, bits: Ints
+    ) -> _SentMessage:
         """Return the cost of so many messages of so many bytes in float32 together; nothing between one worker and itself."""
         is_sent = (messages > 0) & (sender != receiver)
         counted = np.where(is_sent, messages, 0)
@@ -105,7 +107,7 @@ class Bounds:
         coded = sent_bytes * bits / FLOAT32_BITS
         coding = self._coding[bits]
         sending, receiving = (self._message[worker] for worker in (sender, receiver))
-        return _Sent(
+        return _SentMessage(
             coding[:, 0] * counted + coding[:, 1] * sent_bytes,
             8 * coded / self.rates[sender, receiver],
             coding[:, 2] * counted + coding[:, 3] * sent_bytes,
@@ -184,18 +186,18 @@ class _Rows:
         paths = reduce(np.maximum, self._paths((ahead + 1) / (fed + 1))) / (ahead + 1)
         return reduce(np.maximum, [*self._busy(), *self._carrying(), paths])
 
-    def _feature(self, sender: Ints, receiver: Ints, at: Ints, rows: Ints, *, raw: Bools) -> _Sent:
+    def _feature(self, sender: Ints, receiver: Ints, at: Ints, rows: Ints, *, raw: Bools) -> _SentMessage:
         bits = np.where(raw, FLOAT32_BITS, self._of.widths[self._all, sender, receiver])
         return self._by.sent(sender, receiver, self._by.features[at] * rows, rows > 0, bits)
 
-    def _gradient(self, sender: Ints, receiver: Ints, at: Ints, rows: Ints) -> _Sent:
+    def _gradient(self, sender: Ints, receiver: Ints, at: Ints, rows: Ints) -> _SentMessage:
         return self._by.sent(sender, receiver, self._by.features[at] * rows, rows > 0, self._plain)
 
-    def _exchange(self, sender: Ints, receiver: Ints, first: Ints, stop: Ints) -> _Sent:
+    def _exchange(self, sender: Ints, receiver: Ints, first: Ints, stop: Ints) -> _SentMessage:
         size = self._by.weights[np.maximum(first, stop)] - self._by.weights[first]
         return self._by.sent(sender, receiver, size, np.maximum(stop - first, 0), self._plain)
 
-    def _messages(self) -> Iterator[tuple[Ints, Ints, _Sent]]:
+    def _messages(self) -> Iterator[tuple[Ints, Ints, _SentMessage]]:
         """Yield all messages of a step but labels, with their senders and receivers."""
         of, device = self._of, np.zeros_like(self._of.original)
         workers = {"o": of.original, "s": of.short, "l": of.long}

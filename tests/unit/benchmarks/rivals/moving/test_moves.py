@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.rivals.moving import CLOUD, MOVE_POLICY_NAMES, Network, Path, Site, World, simulate_moves, world
+from benchmarks.rivals.moving import CLOUD, MOVE_POLICY_NAMES, Backbone, Path, Site, World, simulate_moves, world
 from benchmarks.rivals.moving.moves import LOWER_BOUND, MAKERS
 from edge_agent.planning import Question, SearchSpace, loads_of
 from edge_agent.planning.choice import Candidate, CandidateCosts, rank
@@ -16,7 +16,7 @@ from tests.support.planning.cases import small_profile
 
 METRES_OF_DEGREE = math.pi * 6_371_000.0 / 180.0
 FAST, SLOW = 1e9, 8e6
-NETWORK = Network(FAST, FAST)
+NETWORK = Backbone(FAST, FAST)
 LIGHT = small_profile(edge_seconds=(None, 0.05, 0.1, 0.15, 0.2), cloud_seconds=(None, 0.1, 0.06, 0.03, 0.0))
 
 
@@ -51,7 +51,7 @@ def test_a_trainer_is_in_reach_within_its_radius_and_its_round_trip_grows_to_the
 
 
 def test_a_second_has_the_layouts_of_the_ranking():
-    a_world = world_of(ROW, walk(0.0, 1.0, begin=450.0), Network(SLOW, 2 * SLOW))
+    a_world = world_of(ROW, walk(0.0, 1.0, begin=450.0), Backbone(SLOW, 2 * SLOW))
     (window,) = a_world.windows()
     trips = window.trips[0]
     candidates = [
@@ -119,7 +119,7 @@ def test_sticky_stays_until_its_trainer_is_out_of_reach_and_nearest_does_not():
 
 def test_a_handover_moves_the_trainers_blocks_between_trainers_and_pauses_for_them():
     """The blocks behind the cut go from one trainer to the other at the rate between them, and four round trips pass."""
-    network = Network(FAST, FAST, between=SLOW)
+    network = Backbone(FAST, FAST, between=SLOW)
     a_world = world_of(ROW, walk(1000.0, 1000.0), network, allow_edge_only=False, staleness=0)
     first = runs_of(a_world, "nearest")["nearest"].handovers[0]
     span = next(span for span in runs_of(a_world, "nearest")["nearest"].spans if span.trainer == "b")
@@ -133,7 +133,7 @@ def test_a_handover_moves_the_trainers_blocks_between_trainers_and_pauses_for_th
 
 def test_a_trainer_out_of_reach_goes_on_through_another_one_with_a_relay():
     alone = world_of(ROW[:2], walk(900.0, 900.0), allow_edge_only=False)
-    relayed = world_of(ROW[:2], walk(900.0, 900.0), Network(FAST, FAST, relay=True), allow_edge_only=False)
+    relayed = world_of(ROW[:2], walk(900.0, 900.0), Backbone(FAST, FAST, relay=True), allow_edge_only=False)
     (without,), (through,) = (simulate_moves(each, ["sticky"]) for each in (alone, relayed))
     assert [each.second for each in without.handovers] == [401]
     assert not through.handovers
@@ -167,10 +167,10 @@ def test_probes_are_counted():
         ),
         ([site("cloud", 0.0)], NETWORK, 'a site is named "cloud"'),
         ([site("edge", 0.0)], NETWORK, 'a site is named "edge"'),
-        ([site("a", 0.0)], Network(None, FAST), 'nothing is known of the uplink of "a"; give --uplink'),
+        ([site("a", 0.0)], Backbone(None, FAST), 'nothing is known of the uplink of "a"; give --uplink'),
         (
             [site("a", 0.0, uplink=1e6, downlink=1e6)],
-            Network(FAST, None),
+            Backbone(FAST, None),
             'of the downlink of "cloud"; give --downlink',
         ),
     ],
