@@ -275,11 +275,10 @@ class ComputeLoop:
         """Begin all that may begin and are ready, and take others that are read; returns whether any has begun."""
         first, window = self._window.begun, self._window
         while not self._results.is_full and window.begun <= window.fed and window.may_begin(window.begun):
-            if window.begun == window.fed and not self._take_batch():
+            if window.begun < window.fed:
+                self._begin(window.begun)
+            elif not self._take_batch():
                 break
-            if self._results.is_full:  # of samples that leave ahead
-                break
-            self._begin(window.begun)
         self._take_ahead(reads=False)
         return window.begun > first
 
@@ -299,10 +298,9 @@ class ComputeLoop:
         if (source := self._source_to_take()) is None or not self._make_ready(source):
             return False
         with self._taking:
-            step = self._window.fed
-            if self._source is not source or step >= self._stop_step:  # ended while the batch was read; it stays ready
+            if self._source_to_take() is not source:  # no more since the batch was read; it stays ready
                 return False
-            batch = source.take()
+            step, batch = self._window.fed, source.take()
             outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels)
         self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         if outgoing:

@@ -120,6 +120,40 @@ async def test_the_steps_of_a_device_alone_are_few_calls_and_the_plain_loops_bit
     assert_same_bits(dict(module.state_dict()), dict(ours.state_dict()))
 
 
+class ReadSlowly(Given):
+    """A source that tells when a batch is read."""
+
+    def told(self, reading: Callable[[], None]) -> "ReadSlowly":
+        self._reading = reading
+        return self
+
+    def make_ready(self) -> bool:
+        """See `BatchSource`."""
+        self._reading()
+        return super().make_ready()
+
+
+async def test_a_batch_stays_where_no_more_may_begin_once_it_is_read():
+    """As where a worker without a state begins again meanwhile, and the others have to wait for it."""
+    module, compute, heard, read = built("dropping"), WorkerThread("compute"), Heard(), threading.Event()
+    source = ReadSlowly(Source(AGENT, Rows(0, SAMPLES)), SAMPLES, [batch_of(step, SAMPLES) for step in range(STEPS)])
+    async with computing(module, compute, heard) as executor:
+        window = executor.window
+
+        def close() -> None:
+            if not read.is_set():
+                window.may_begin = lambda _step: False
+                read.set()
+
+        executor.read_from(source.told(close), STEPS)
+        await asyncio.to_thread(read.wait)
+        await compute.run(lambda: None)  # after the turn in which it was read
+        assert (window.fed, window.begun) == (0, 0)
+        del window.may_begin
+        executor.note_ready()
+        await heard.all_done(range(STEPS), 1)
+
+
 async def test_another_user_gets_the_thread_between_two_pieces():
     gate, compute, heard = Gate(), CountedWorker("compute"), Heard()
     async with computing(nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), compute, heard) as executor:
