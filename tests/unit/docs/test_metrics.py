@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
@@ -92,6 +93,14 @@ def exported(registry: CollectorRegistry) -> dict[str, tuple[str, frozenset[str]
 def all_exported() -> dict[str, tuple[str, frozenset[str]]]:
     """Return what both sides export."""
     return exported(edge(known=True)) | exported(trainer(session=True))
+
+
+@pytest.mark.parametrize(("side", "registry"), [("edge", edge(known=True)), ("trainer", trainer(session=True))])
+def test_each_side_exports_what_dashboards_and_alerts_of_users_ask_for(side, registry):
+    """A name, a type or a label that changes breaks what others have built on it: change exported_metrics.txt knowingly."""
+    lines = (Path(__file__).parent / "exported_metrics.txt").read_text(encoding="utf-8").splitlines()
+    found = [" ".join([side, name, kind, *sorted(labels)]) for name, (kind, labels) in exported(registry).items()]
+    assert sorted(found) == sorted(line for line in lines if line.startswith(f"{side} "))
 
 
 @pytest.mark.parametrize("registry", [edge(known=True), trainer(session=True)])
