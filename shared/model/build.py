@@ -77,7 +77,7 @@ def freeze(module: nn.Module, learning: Learning) -> None:
 
 
 def _stay_in_evaluation(part: nn.Module, mode: bool = True) -> nn.Module:  # noqa: ARG001 - as nn.Module.train has it
-    return type(part).train(part, mode=False)
+    return type(part).train(part, False) if part.training else part  # a step asks for the mode of each block
 
 
 def build_checked_chain(

@@ -103,3 +103,21 @@ def test_frozen_modules_stay_in_evaluation_also_in_a_copy():
             module.train(mode)
             assert {part.training for part in module.stem.modules()} == {False}
             assert {part.training for part in module.layers.modules()} == {mode}
+
+
+class Switched(nn.Linear):
+    """A layer whose `train` names its argument in its own way."""
+
+    def train(self, on=True):
+        return super().train(on)
+
+
+def switched():
+    """Make two such layers."""
+    return nn.Sequential(Switched(4, 4), Switched(4, 2))
+
+
+def test_a_frozen_module_with_a_train_of_its_own_stays_in_evaluation():
+    frozen = Learning(frozen=("0",), frozen_mode="eval")
+    chain = build_checked_chain(f"{__name__}:switched", {}, 0, torch.zeros(2, 4), learning=frozen)
+    assert [part.training for part in chain.module.train()] == [False, True]
