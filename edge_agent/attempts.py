@@ -80,7 +80,7 @@ class Attempts:
     ) -> None:
         """clients: of the trainers of the experiment, by name. again: makes a member's schedule again."""
         self._control_state = control_state
-        self._events, self._emit = events, events.emit
+        self._events = events
         self._metrics = metrics
         self._threads = threads
         self._clients = clients
@@ -111,7 +111,7 @@ class Attempts:
                     raise
                 # No checkpoint was on both sides yet, so both share the beginning.
                 _log.warning("the run begins again", reason=str(gone))
-                self._emit(BeganAgain())
+                self._events.emit(BeganAgain())
                 began_again, stored = True, None
                 if run.session.state.step_log is not None:
                     run.session.state.step_log.rolled_back(0)
@@ -138,9 +138,9 @@ class Attempts:
         """Open a session, or resume a stored one. is_start: True for the first of this process. Raises IsthmusError."""
         config, threads, clients = experiment.config, self._threads, self._clients
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
-        retry = Retry(min(limits, default=None), self._emit)
+        retry = Retry(min(limits, default=None), self._events.emit)
         step_log, disk = config.checkpoints.step_log, threads.disk
-        pause, emit, statistics = self._control_state.pause, self._emit, self._control_state.statistics
+        pause, emit, statistics = self._control_state.pause, self._events.emit, self._control_state.statistics
         if stored is not None:
             session = await disk.run(resume_session, stored, clients, experiment, threads, retry, step_log)
             training = await TrainingLoop.made(session, pause, self._events, statistics)
@@ -169,7 +169,7 @@ class Attempts:
     ) -> TrainingResult:
         control_state, decisions, choice = self._control_state, choosing.decisions, choosing.choice
         await control_state.begin(run, decisions, choice)
-        self._emit(SessionOpened(run))
+        self._events.emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._threads.reading.run, experiment.close)
             if decisions is not None:

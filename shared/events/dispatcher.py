@@ -13,6 +13,7 @@ class Event:
 Emit = Callable[[Event], None]
 """A sender of an event, on the event loop. It does not know the readers."""
 E = TypeVar("E", bound=Event)
+_Readers = dict[type[Event], list[Callable[[Any], object]]]
 
 
 def ignore(_event: Event) -> None:
@@ -24,11 +25,8 @@ class Events:
 
     def __init__(self, outer: "Events | None" = None) -> None:
         """outer: its readers are told every event first, so the events of a session are those of its run."""
-        self._readers: dict[type[Event], list[Callable[[Any], object]]] = {}
-        self._levels: tuple[dict[type[Event], list[Callable[[Any], object]]], ...] = (
-            *(() if outer is None else outer._levels),
-            self._readers,
-        )
+        self._readers: _Readers = {}
+        self._levels: tuple[_Readers, ...] = (*(() if outer is None else outer._levels), self._readers)
 
     def subscribe(self, kind: type[E], reader: Callable[[E], object]) -> None:
         """Have a reader told every event of exactly this type, after earlier readers. It must be quick, and must not raise."""

@@ -52,7 +52,7 @@ class SegmentRunner:
 
     def add_samples(self, state: StepInFlight, source: Rows, inputs: Slots, labels: Features) -> None:
         """Take this worker's own samples of a step. source: their rows in a whole batch."""
-        rows = self._scaled(source, state.samples)
+        rows = self._scaled(source, state)
         state.tensors.add_feature(0, rows, inputs)
         state.labels.append(tuple(Piece(rows, one) for one in labels))
 
@@ -92,7 +92,7 @@ class SegmentRunner:
         if not isinstance(load, tuple):
             self._use_of_block(state, crossing, load)
             return
-        rows = self._scaled(crossing.rows, state.samples)
+        rows = self._scaled(crossing.rows, state)
         match crossing.cargo:
             case Cargo.FEATURE:
                 state.tensors.add_feature(crossing.index, rows, load)
@@ -180,7 +180,7 @@ class SegmentRunner:
         ]
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
-        rows = self._scaled(crossing.rows, state.samples)
+        rows = self._scaled(crossing.rows, state)
         match crossing.cargo:
             case Cargo.FEATURE if rows.count:
                 return self._typed(state.tensors.sent_feature(crossing, rows), crossing)
@@ -239,14 +239,11 @@ class SegmentRunner:
 
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
         """The rows of this batch; None where a short one leaves none."""
-        if state.samples == (whole := self._plan.placement.batch_size):
-            return rows
-        scaled = rows.scaled(state.samples, whole)
+        scaled = self._scaled(rows, state)
         return scaled if scaled.end > scaled.begin else None
 
-    def _scaled(self, rows: Rows, samples: int) -> Rows:
-        whole = self._plan.placement.batch_size
-        return rows if samples == whole else rows.scaled(samples, whole)
+    def _scaled(self, rows: Rows, state: StepInFlight) -> Rows:
+        return rows.scaled(state.samples, self._plan.placement.batch_size)
 
 
 def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:

@@ -149,9 +149,8 @@ class StepScheduler:
     def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
         """Something has come, decoded."""
         state, (number, place) = self._state(step, samples), self._needed_by[crossing]
-        arrived, segment = state.arrived.setdefault(number, {}), self._segments[number]
-        arrived[place] = load
-        if len(arrived) == len(segment.receives) and state.done.issuperset(segment.after):
+        state.arrived.setdefault(number, {})[place] = load
+        if self._is_prepared(state, number):
             state.next_segments.append(number)
         if self._source is None and crossing not in self._window.plan.sent_ahead:
             self._note_begun(step)
@@ -179,13 +178,9 @@ class StepScheduler:
 
     def work_of(self, step: int) -> list[Work]:
         """The segments of a step that can be next, if the step is under way and all is there that they need."""
-        if (state := self._steps.get(step)) is None:
+        if (state := self._steps.get(step)) is None or not state.has_begun:
             return []
-        return [
-            self._work(state, number)
-            for number in state.next_segments
-            if state.has_begun and self._may_run(state, number)
-        ]
+        return [self._work(state, number) for number in state.next_segments if self._may_run(state, number)]
 
     def _work(self, state: StepInFlight, number: int) -> Work:
         segment = self._segments[number]
@@ -205,9 +200,7 @@ class StepScheduler:
         state.done.add(work.segment)
         state.next_segments.remove(work.segment)
         state.next_segments += [
-            number
-            for number in self._next_segments[work.segment]
-            if state.done.issuperset(self._segments[number].after) and self._has_come(state, number)
+            number for number in self._next_segments[work.segment] if self._is_prepared(state, number)
         ]
         state.tensors.forget(*self._used_up[work.segment])
         self._last_segment = work.segment
@@ -243,10 +236,10 @@ class StepScheduler:
         if step >= self._window.begun:
             self._window.begin(step)
 
-    def _has_come(self, state: StepInFlight, number: int) -> bool:
-        """Tell whether all is there that a segment receives."""
-        needed = len(self._segments[number].receives)
-        return not needed or len(state.arrived.get(number, ())) == needed
+    def _is_prepared(self, state: StepInFlight, number: int) -> bool:
+        """Tell whether all that a segment receives is there, and the segments before it are done."""
+        segment = self._segments[number]
+        return len(state.arrived.get(number, ())) == len(segment.receives) and state.done.issuperset(segment.after)
 
     def _may_run(self, state: StepInFlight, number: int) -> bool:
         """Tell whether other steps let a segment run, of a step that has begun and for which all is there."""
