@@ -13,6 +13,7 @@ from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.rescheduling import Rescheduling
 from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
+from edge_agent.coordinator import Action, SessionBegun, SessionGone
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.candidates import policy_of
@@ -30,7 +31,7 @@ from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
-from shared.errors import ClosedError, GoneError, ProtocolError
+from shared.errors import ClosedError, GoneError
 from shared.events import Events
 from shared.placement import AGENT, Placement
 
@@ -95,20 +96,28 @@ class Attempts:
             self._control_state.shutdown.cancel_on_request()
             choosing = await asyncio.to_thread(self._choosing, experiment, prepared.profile)
             run = await self._open(experiment, stored, prepared.folder, is_start=not began_again)
-            newest.stored = run.session.stored
+            newest.stored, coordinator = run.session.stored, run.session.coordinator
+            coordinator.tell(SessionBegun(is_resumed=stored is not None, is_again=began_again))
             statistics.total_steps = experiment.steps  # a group may do others
             try:
                 return await self._train_in(run, experiment, choosing, resumed=stored is not None)
             except GoneError as gone:
                 self._control_state.leave()
-                if run.session.stored.shared is not None:
-                    command = going_on(run.session.stored, self._control_state.shutdown.resume_command)
-                    raise type(gone)(_gone(run.session.id, gone, command)) from gone
-                if began_again and isinstance(gone.__cause__, ProtocolError):
-                    raise gone.__cause__ from None  # the trainer fails at it, and would again
-                is_member = experiment.config.member is not None  # it may wait for others through many losses
-                if isinstance(gone, ClosedError) or (began_again and statistics.steps == 0 and not is_member):
-                    raise
+                told = SessionGone(
+                    has_checkpoint=run.session.stored.shared is not None,
+                    is_closed=isinstance(gone, ClosedError),
+                    steps=statistics.steps,
+                    is_member=experiment.config.member is not None,
+                )
+                first = coordinator.state.mending
+                match coordinator.tell(told):
+                    case Action.END_RESUMABLE:
+                        command = going_on(run.session.stored, self._control_state.shutdown.resume_command)
+                        raise type(gone)(_gone(run.session.id, gone, command)) from gone
+                    case Action.END_BY_FIRST if first is not None:
+                        raise first from None  # the trainer fails at it, and would again
+                    case Action.END:
+                        raise
                 # No checkpoint was on both sides yet, so both share the beginning.
                 _log.warning("the run begins again", reason=str(gone))
                 self._events.emit(BeganAgain())

@@ -112,7 +112,7 @@ async def _train_under(
         device = await DeviceWorker.made(session.state, events.emit)
         worker = device.placed
         try:
-            joined = await Recovery(session, device).join_or_go_back(is_whole=True)
+            joined = await Recovery(session, device).join_or_go_back()
             await dial_peers(session, joined.tickets)
             aggregator, watch = StepAggregator(events, worker, _ignore), _StepTimes(events, worker.executor)
             step_runner = StepRunner(session, worker, aggregator, boundary)

@@ -1,17 +1,25 @@
 """Links between trainers that stay down although both trainers answer: no other process would report them."""
 
 import time
+from typing import NamedTuple
 
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
 from shared.concurrency.tasks import gathered
-from shared.errors import IsthmusError, UnreachableError
+from shared.errors import IsthmusError
 from shared.placement import Link
 
 EVERY_SECONDS = 10.0
 """Interval of questions to the trainers while no step is done."""
-LONGEST_SECONDS = 120.0
-"""Longest time without a step for which a link may be down between trainers that answer. A network reroutes in less."""
+
+
+class DownLink(NamedTuple):
+    """A link between two trainers that is down."""
+
+    seconds: float
+    """Time since it was found down, without a step."""
+    reason: str
+    """A sentence that names both."""
 
 
 class LinkWatch:
@@ -23,8 +31,8 @@ class LinkWatch:
         """Time at which a link was first found down, by time.monotonic."""
         self._asked_seconds = time.monotonic()
 
-    async def look(self, *, is_missed: bool) -> UnreachableError | None:
-        """Return the error that ends the run, if there is one. is_missed: True if expected steps are not done; only
+    async def look(self, *, is_missed: bool) -> DownLink | None:
+        """Return the link that has been down for longest, if one is. is_missed: True if expected steps are not done; only
         then are trainers asked."""
         now_seconds = time.monotonic()
         if not is_missed:
@@ -42,7 +50,7 @@ class LinkWatch:
         except (IsthmusError, KeyError):  # A trainer is away, or left out: its absence has to end first.
             missing = {}
         self._down_since = {link: self._down_since.get(link, now_seconds) for link in missing}
-        for link, since in self._down_since.items():
-            if now_seconds - since >= LONGEST_SECONDS:
-                return UnreachableError(f"{missing[link]}; no step was done for {now_seconds - since:.0f} s")
-        return None
+        if not self._down_since:
+            return None
+        link, since = min(self._down_since.items(), key=lambda one: one[1])
+        return DownLink(now_seconds - since, str(missing[link]))

@@ -1,5 +1,5 @@
-"""Absences of trainers: work is given up when a trainer has been away for too long (trainer.replace_after_seconds), and
-interrupted when another one stands in for it (trainer.stand_in_after_seconds).
+"""Absences of trainers: the coordinator is told of each, and work is given up where the trainers have to be joined again
+without one (trainer.replace_after_seconds), or with another in its place (trainer.stand_in_after_seconds).
 
 While steps are done, no trainer is asked. If another trainer has dialled the absent one, this device's links show
 nothing. Each trainer is therefore asked itself. One that answers is away, too, where it leaves other calls unanswered, or holds
@@ -7,22 +7,22 @@ a step up (`StepWatch`).
 """
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from edge_agent.coordinator import Action, StepHeldUp, StoodInFor, TrainerSilent, TrainersParted
 from edge_agent.sessions.link_watch import LinkWatch
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.stand_ins import StandIns, StoodInError
+from edge_agent.sessions.stand_ins import StandIns
 from edge_agent.sessions.step_watch import Stall, StepWatch
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import IsthmusError, StalledError, UnreachableError
 from shared.placement import AGENT
-from shared.runtime.run_unless_failed import run_unless_failed
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -31,14 +31,6 @@ LOOK_SECONDS = 0.5
 
 QUIET_SECONDS = 2.0
 """Time without progress after which each trainer is asked. Where a call waits for a trainer, all are asked at once."""
-
-
-class AwayTooLongError(IsthmusError):
-    """An error that names trainers away for longer than the run waits for them."""
-
-    def __init__(self, workers: Sequence[str]) -> None:
-        super().__init__(f"away for longer than trainer.replace_after_seconds: {', '.join(workers)}")
-        self.workers = workers
 
 
 class Stalls(Protocol):
@@ -86,26 +78,35 @@ class LivenessMonitor:
         self._away_since: dict[str, float] = {}
         """Time of the first unanswered question to each trainer, by time.monotonic."""
 
-    async def watch_over(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do some work, and have other trainers stand in for those that may begin again. Raises AwayTooLongError in it when a
-        trainer has been away for too long, and StoodInError when another one stands in for it.
+    async def watch_over(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do some work, and have other trainers stand in for those that may begin again. Returns None where it is given up,
+        because the trainers have to be joined again: without those that have been away for too long, or with a stand-in.
 
         Raises UnreachableError when a link between two present trainers has been down for too long, and StalledError when a
-        step is held up for too long and nobody can be left out.
+        step is held up for too long and nobody can be left out. A defect of the watch ends the work, too: without the watch, no
+        absence would be noticed.
 
         Before the first checkpoint of all workers, no absence is too long: the run cannot continue without the trainer.
         """
-        absent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        watching = asyncio.create_task(self._watch(absent))
-        watching.add_done_callback(partial(_pass_on_failure, absent))
+        working, watching = asyncio.create_task(work), asyncio.create_task(self._watch())
         try:
-            return await run_unless_failed(work, absent)
+            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not watching.done():
+                return await working
+            left_out = watching.result()
         finally:
             watching.cancel()
-            absent.cancel()
+            working.cancel()
+            await asyncio.wait({working})
             self._end_stall()  # what follows begins another
+        if left_out:
+            _log.warning("trainers away for too long; going on without them", trainers=left_out)
+            self._session.members.leave_out(left_out)
+        return None
 
-    async def _watch(self, absent: "asyncio.Future[None]") -> None:
+    async def _watch(self) -> list[str]:
+        """Watch until the trainers have to be joined again. Returns those that are left out; none where others stand in."""
+        tell = self._session.coordinator.tell
         before, links, progressed_seconds = self._progress(), LinkWatch(self._session), time.monotonic()
         steps = self._watch_steps()
         while True:
@@ -114,19 +115,17 @@ class LivenessMonitor:
             if progressed:
                 progressed_seconds = time.monotonic()
                 self._session.members.stalled.difference_update(self._session.members.needed)
-            if (down := await links.look(is_missed=not (progressed or self._may_rest()))) is not None:
-                absent.set_exception(down)
-                return
-            if (held_up := await self._look_at(await steps.look())) is not None:
-                absent.set_exception(held_up)
-                return
+            down = await links.look(is_missed=not (progressed or self._may_rest()))
+            if down is not None and tell(TrainersParted(down.seconds)) is Action.END:
+                raise UnreachableError(f"{down.reason}; no step was done for {down.seconds:.0f} s")
+            if held_up := await self._look_at(await steps.look()):
+                return held_up
             is_quiet = time.monotonic() - progressed_seconds >= QUIET_SECONDS
             is_missed = not progressed and (is_quiet or bool(self._session.retry.reasons))
             if not is_missed:
                 self._stand_ins.forget()
-            elif stood_in := await self._stand_ins.find():
-                absent.set_exception(StoodInError(stood_in))
-                return
+            elif await self._stand_ins.find() and tell(StoodInFor()) is Action.JOIN:
+                return []
             if progressed or self._session.stored.shared is None:
                 self._away_since.clear()
                 continue
@@ -136,16 +135,18 @@ class LivenessMonitor:
             self._away_since = {worker: since for worker, since in self._away_since.items() if worker in needed}
             await gathered(*(self._ask(worker, self._session.members[worker].client) for worker in needed))
             now_seconds = time.monotonic()
-            too_long = [w for w, since in self._away_since.items() if now_seconds - since >= self._limits[w]]
-            if too_long:
-                absent.set_exception(AwayTooLongError(too_long))
-                return
+            silent = {
+                worker: TrainerSilent(now_seconds - since, self._limits[worker])
+                for worker, since in self._away_since.items()
+            }
+            if left_out := [worker for worker, told in silent.items() if tell(told) is Action.LEAVE_OUT]:
+                return left_out
 
-    async def _look_at(self, stall: Stall | None) -> IsthmusError | None:
-        """Say who holds a step up. Return the error that ends the work, if it has to end."""
+    async def _look_at(self, stall: Stall | None) -> list[str]:
+        """Say who holds a step up. Returns who is left out for it. Raises StalledError where the run has to end."""
         if stall is None:
             self._end_stall()
-            return None
+            return []
         session, worker = self._session, stall.worker
         if stall.reason != self._stalled:
             self._end_stall()
@@ -157,20 +158,28 @@ class LivenessMonitor:
                 shared = session.stored.shared is not None
                 self._goes_on_without = shared and await self._stalls.goes_on_without(worker)
         self._stalls.note_stall(stall.reason)
-        if worker == AGENT:
-            return None
-        if worker is not None and session.stored.shared is not None:
-            after_seconds = 0.0 if self._goes_on_without else self._limits.get(worker)
-            if after_seconds is not None and stall.seconds >= after_seconds:
-                return AwayTooLongError([worker])
-        if stall.seconds >= stall.limit_seconds + self._patience_seconds(worker):
-            return StalledError(f"{stall.reason}; no step was done for {stall.seconds:.0f} s")
-        return None
+        told = StepHeldUp(
+            is_device=worker == AGENT,
+            is_trainer=worker not in (None, AGENT),
+            seconds=stall.seconds,
+            limit_seconds=stall.limit_seconds,
+            patience_seconds=self._patience_seconds(worker),
+            replace_after_seconds=None if worker is None else self._limits.get(worker),
+            has_checkpoint=session.stored.shared is not None,
+            is_elsewhere=self._goes_on_without,
+        )
+        action = session.coordinator.tell(told)
+        if action is Action.END:
+            raise StalledError(f"{stall.reason}; no step was done for {stall.seconds:.0f} s")
+        return [worker] if worker is not None and action is Action.LEAVE_OUT else []
 
     def _patience_seconds(self, worker: str | None) -> float:
-        """Return for how long a run waits for a worker that holds a step up. None: for any of them."""
+        """Return for how long a run waits for a worker that holds a step up. None: for any of them. This device has no end."""
         trainers = [one for one in self._session.experiment.config.all_trainers if worker in (None, one.name)]
-        return min(one.call_timeout_seconds if one.give_up_seconds is None else one.give_up_seconds for one in trainers)
+        patience = [
+            one.call_timeout_seconds if one.give_up_seconds is None else one.give_up_seconds for one in trainers
+        ]
+        return min(patience, default=math.inf)
 
     def _end_stall(self) -> None:
         """Steps are done again, or the work is over that waited for one."""
@@ -192,9 +201,3 @@ class LivenessMonitor:
             self._away_since.setdefault(worker, unanswered_since)
         else:
             self._away_since.pop(worker, None)
-
-
-def _pass_on_failure(absent: "asyncio.Future[None]", watching: "asyncio.Task[None]") -> None:
-    """Have a defect of the watch end the work: without the watch, no absence would be noticed."""
-    if not watching.cancelled() and (failure := watching.exception()) is not None and not absent.done():
-        absent.set_exception(failure)

@@ -1,10 +1,11 @@
-"""An open session of a placement: its state, its trainers, and this agent's patience with an absent one."""
+"""An open session of a placement: its state, its trainers, its coordinator, and this agent's patience with an absent one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+from edge_agent.coordinator import Coordinator, RunState
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.members import Members
@@ -31,6 +32,7 @@ class OpenSession:
         self.state = state
         self._members = members
         self.retry = retry
+        self.coordinator = Coordinator(RunState(waits=retry.give_up_seconds != 0))
 
     @property
     def id(self) -> str:

@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 import structlog
 
+from edge_agent.coordinator import Action, WorkerUnanswered
 from edge_agent.sessions.admission import release_stand_ins
 from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.sessions.links_between import links_between, missing_links
@@ -24,19 +25,11 @@ from shared.placement import held_blocks
 _log = structlog.get_logger(__name__)
 
 
-class StoodInError(IsthmusError):
-    """An error that names workers under whose names other trainers have the session now."""
-
-    def __init__(self, workers: list[str]) -> None:
-        super().__init__(f"other trainers stand in for {', '.join(workers)}")
-        self.workers = workers
-
-
 class StandIns:
     """The stand-ins of one session. Used on the event loop."""
 
     def __init__(self, session: OpenSession, may_begin_again: Callable[[str], bool]) -> None:
-        """may_begin_again: tells whether a trainer that has lost all may begin again now."""
+        """may_begin_again: tells whether a worker has nothing to lose."""
         self._session = session
         self._may_begin_again = may_begin_again
         trainers = session.experiment.config.all_trainers
@@ -49,30 +42,36 @@ class StandIns:
         self._away_since.clear()
 
     async def find(self) -> list[str]:
-        """Open the session elsewhere for workers that may begin again and have been away for long enough.
+        """Open the session elsewhere for workers that have nothing to lose, where the coordinator says so.
 
         Returns their names. Where no trainer can stand in for one, it is waited for.
         """
-        return [name for name in self._needed() if await self._is_away(name) and await self._opened(name)]
+        return [name for name in self._needed() if await self._is_to_be_left(name) and await self._opened(name)]
 
     def _needed(self) -> list[str]:
         members = self._session.members
         return [name for name in members.needed if name in members and self._may_begin_again(name)]
 
-    async def _is_away(self, name: str) -> bool:
+    async def _is_to_be_left(self, name: str) -> bool:
+        told = await self._ask(name)
+        return told is not None and self._session.coordinator.tell(told) is Action.STAND_IN
+
+    async def _ask(self, name: str) -> WorkerUnanswered | None:
+        """Return what there is to tell of a worker; None where it answers and holds no step up."""
+        limit_seconds = self._limits[name]
         if name in self._session.members.stalled:
-            return True
+            return WorkerUnanswered(holds_up=True, seconds=0.0, stand_in_after_seconds=limit_seconds)
         asked_seconds = time.monotonic()
         try:
             async with asyncio.timeout(OTHERS_SECONDS):
                 await self._session.members[name].client.check_serving()
         except (UnreachableError, TimeoutError):
-            since = self._away_since.setdefault(name, asked_seconds)
-            return time.monotonic() - since >= self._limits[name]
+            away_seconds = time.monotonic() - self._away_since.setdefault(name, asked_seconds)
+            return WorkerUnanswered(holds_up=False, seconds=away_seconds, stand_in_after_seconds=limit_seconds)
         except IsthmusError:  # Any answer shows that it is there.
             pass
         self._away_since.pop(name, None)
-        return False
+        return None
 
     async def _opened(self, name: str) -> bool:
         session = self._session
@@ -86,7 +85,7 @@ class StandIns:
                 except IsthmusError as failure:
                     _log.warning("a trainer does not stand in", trainer=other, worker=name, reason=str(failure))
                     continue
-                if not await self._is_away(name):  # it is back, and loses its work to nobody
+                if await self._ask(name) is None:  # it is back, and loses its work to nobody
                     await self._give_up(trainer)
                     return False
                 trainer.is_blank = True

@@ -136,11 +136,6 @@ class Deployer:
         return any(wish is not None and wish.placement.tiles != tiles for wish in (self._wish, self._changing))
 
     @property
-    def is_changing(self) -> bool:
-        """Tell whether a placement is coming into force now."""
-        return self._changing is not None
-
-    @property
     def wanted_edge_blocks(self) -> int | None:
         """Return the number of blocks here after the moves that are under way or requested; None without any."""
         return self.deployment.edge_blocks if self.moving else None

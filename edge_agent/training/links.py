@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
+from edge_agent.coordinator import Action, LinkEnded
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.events import LinkDown, LinkLost, LinkUp
 from shared.client.kept_link import KeptLink
 from shared.client.link_call import LinkCall, StreamListener
-from shared.errors import IsthmusError, ProtocolError, UnreachableError
+from shared.errors import IsthmusError, ProtocolError
 from shared.events import Emit
 from shared.runtime.placement_executor import PlacementExecutor
 
@@ -86,6 +87,7 @@ class _Link(KeptLink):
         self._ending = ending
         self._client = trainer.client
         self._retry = session.retry
+        self._coordinator = session.coordinator
         self._emit = emit
 
     @asynccontextmanager
@@ -111,6 +113,6 @@ class _Link(KeptLink):
             raise ProtocolError(f"trainer {self.peer!r} ended the link in the middle of training")
 
     def error_that_ends(self, failure: IsthmusError) -> IsthmusError | None:
-        """Answer as `KeptLink` says: all but the loss of a link that was up. Else the user's time to wait for it has passed."""
-        is_lost = isinstance(failure, UnreachableError) and self.call is not None
-        return None if is_lost and not self.opening.evaluation and self._retry.give_up_seconds != 0 else failure
+        """Answer as `KeptLink` says, by the coordinator."""
+        told = LinkEnded(failure, was_up=self.call is not None, is_of_evaluation=self.opening.evaluation != 0)
+        return None if self._coordinator.tell(told) is Action.DIAL else failure

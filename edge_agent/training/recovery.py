@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from edge_agent.coordinator import Action, TrainersAnswered, TrainersJoined
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.replacing import plan_without
 from edge_agent.sessions.admission import take_in
@@ -74,36 +75,34 @@ class Recovery:
     def __init__(self, session: OpenSession, device: DeviceWorker) -> None:
         self._session = session
         self._device = device
-        self._goes_back = False
-        """True if some worker has lost its state, so that all have to go back to a checkpoint."""
         self._also_needed: set[str] = set()
         """Trainers without blocks that are needed to restore the chosen checkpoint."""
 
-    async def join_or_go_back(self, *, is_whole: bool) -> Rejoined | Restored:
-        """Join every trainer, and continue from memory if possible, or from the newest checkpoint of all.
+    async def join_or_go_back(self) -> Rejoined | Restored:
+        """Join every trainer, and continue from memory or from the newest checkpoint of all, as the coordinator says.
 
-        is_whole: True if training can continue from the state of this device. The call can be repeated after a failure:
-        a trainer that has gone back to a checkpoint shows that by its lineage. Raises GoneError if some worker has no
-        state to continue from, ConfigError or DataError if the configuration no longer permits the placement of the
-        checkpoint, and the IsthmusError of a failed call.
+        The call can be repeated after a failure: a trainer that has gone back to a checkpoint shows that by its lineage.
+        Raises GoneError if some worker has no state to continue from, ConfigError or DataError if the configuration no longer
+        permits the placement of the checkpoint, and the IsthmusError of a failed call.
         """
         session, members = self._session, self._session.members
-        self._goes_back = self._goes_back or not is_whole
-        before = session.placement
-        if self._goes_back:
+        coordinator, before = session.coordinator, session.placement
+        if coordinator.state.goes_back:
             before = await session.threads.disk.run(placement_to_go_on_with, session.stored, session.experiment)
         members.needed = [name for name in members if held_blocks(before, name) or name in self._also_needed]
         joined = await join(session, members.needed)
         positions = joined.positions
         behind = [name for name in members.needed if members[name].is_blank or not self._goes_on(positions.get(name))]
-        if not self._goes_back and all(map(self.may_begin_again, behind)):
+        answered = TrainersAnswered(some_lost=bool(behind), may_begin_again=all(map(self.may_begin_again, behind)))
+        if coordinator.tell(answered) is not Action.GO_BACK:
             for name in behind:
                 await self._begin_again(joined, name)
             await clear_others(session, positions)
+            coordinator.tell(TrainersJoined())
             return Rejoined({name: position.tickets for name, position in positions.items()})
-        self._goes_back = True
         restored = await self._restore_newest(joined)
-        self._goes_back, self._also_needed = False, set()
+        self._also_needed = set()
+        coordinator.tell(TrainersJoined())
         return restored
 
     def _goes_on(self, at: Standing | None) -> bool:
@@ -113,14 +112,13 @@ class Recovery:
         return at is not None and (at.is_whole, at.lineage, at.placement_version) == in_force
 
     def may_begin_again(self, name: str) -> bool:
-        """Tell whether a trainer that has lost all may begin again in mid-step.
+        """Tell whether a trainer that has lost all may begin again in mid-step, unless all go back.
 
         In a recorded run it may only without staleness: with it, the order in which it has computed decides the bits.
         """
         plan, config = self._session.state.plan.training, self._session.experiment.config
         is_repeatable = plan.placement.staleness == 0 or not config.output.record
-        goes_on = not self._goes_back and self._device.may_be_repeated
-        return name in plan.stateless and is_repeatable and goes_on
+        return name in plan.stateless and is_repeatable and self._device.may_be_repeated
 
     async def _begin_again(self, joined: JoinAnswers, name: str) -> None:
         trainer, step = self._session.members[name], self._device.repeated_step

@@ -11,12 +11,19 @@ from functools import partial
 
 import structlog
 
+from edge_agent.coordinator import (
+    Action,
+    ChangeDone,
+    ChangeDue,
+    ChangeFailed,
+    GoodWeightsWanted,
+    StepsDone,
+    StopReached,
+)
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
-from edge_agent.sessions.liveness_monitor import AwayTooLongError
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.stand_ins import StoodInError
 from edge_agent.training.admissions import Admissions
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
@@ -57,7 +64,7 @@ class _End(Enum):
 
     DONE = auto()
     CHANGE = auto()
-    """Another placement is requested."""
+    """Another placement is requested, or could not come into force."""
     STOP = auto()
     """A trainer is about to stop, or this run is."""
 
@@ -152,30 +159,33 @@ class TrainingLoop:
         self._resumes = resumed
         self.checkpointer.count_from(0)
         async with self._session.keep_alive(), meanwhile(self._detours.keep()):
-            await self._train(resumed=resumed)
+            action = Action.JOIN
+            while action is not Action.FINISH:
+                action = await self._train()
 
-    async def _train(self, *, resumed: bool) -> None:
-        failure: IsthmusError | None
-        joined = await self._rejoiner.recover(None, is_whole=not resumed)
-        while True:
-            try:
-                if await self._rejoiner.liveness.watch_over(self._go_on(joined)) is _End.DONE:
-                    return
-                if self._pause.shutdown.requested:
-                    return
-                failure, is_whole = None, True
-            except AwayTooLongError as absent:
-                self._rejoiner.leave_out(absent.workers)
-                failure, is_whole = None, False
-            except StoodInError:
-                failure, is_whole = None, True
-            except IsthmusError as raised:
-                failure, is_whole = raised, True
-            joined = await self._rejoiner.recover(failure, is_whole=is_whole)
+    async def _train(self) -> Action:
+        """Join the trainers, and do steps until they have to be joined again, or training is over. Returns which."""
+        tell = self._session.coordinator.tell
+        joined = await self._rejoiner.join()
+        try:
+            end = await self._rejoiner.liveness.watch_over(self._go_on(joined))
+        except IsthmusError as failure:
+            await self._rejoiner.mend(failure)
+            return Action.JOIN
+        match end:
+            case _End.DONE:
+                return tell(StepsDone())
+            case _End.STOP:
+                return tell(StopReached(self._pause.shutdown.requested))
+            case _End.CHANGE:
+                return tell(ChangeFailed())
+            case None:
+                return Action.JOIN
 
     async def go_back(self) -> None:
         """Go back to the newest checkpoint of all workers, and bring the weights of that step home."""
-        joined = await self._rejoiner.rejoin(is_whole=False)
+        self._session.coordinator.tell(GoodWeightsWanted())
+        joined = await self._rejoiner.join()
         assert isinstance(joined, Restored), "nothing goes on from a state that is not whole"
         await self._restart(joined)
         await self._session.collect()
@@ -187,7 +197,7 @@ class TrainingLoop:
         await self._worker.stop()
 
     async def _go_on(self, joined: Rejoined | Restored) -> _End:
-        """Do the remaining steps, under one placement after the other, and bring the weights home."""
+        """Do the remaining steps, under one placement after the other, and bring the weights home. Returns why it has ended."""
         while True:
             if self._is_unseated:
                 step = await begin_in_group(self._session, self._worker)
@@ -207,19 +217,26 @@ class TrainingLoop:
             if end is not _End.CHANGE:
                 return end
             with self.activity.during(Activity.MIGRATING):
-                joined = await self._change_placement()
+                if (changed := await self._change_placement()) is None:
+                    return end
+            joined = changed
 
     def _may_change(self) -> bool:
         """Tell whether the placement may change at a boundary. Each lasts for a step at least, except during a pause."""
         return self._pause.requested or self.step != self._changed_step
 
-    async def _change_placement(self) -> Rejoined | Restored:
+    async def _change_placement(self) -> Rejoined | None:
+        """Put the requested placement into force. Returns None where it could not come into force: joining the trainers tells
+        what they have of it."""
         self._changed_step = self.step
         self.deployer.follow_schedules(self.step)  # whatever was requested since the boundary
         if not self.deployer.is_ready:  # it was taken back since, and no trainer has heard of it
             return Rejoined(await self._session.retry.run(partial(tickets_in_force, self._session, self.step)))
+        tell = self._session.coordinator.tell
+        tell(ChangeDue())
         if (tickets := await self.deployer.change_now(self.step)) is None:
-            return await self._rejoiner.rejoin(is_whole=True)  # which tells what a trainer has of the change
+            return None
+        tell(ChangeDone())
         self._aggregator.begin_again()
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)

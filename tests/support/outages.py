@@ -10,7 +10,6 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -229,7 +228,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
 async def _train(session: OpenSession, executor: _Executor) -> None:
     recovery = Recovery(session, cast(DeviceWorker, None))
     while True:
-        await session.retry.run(partial(recovery.join_or_go_back, is_whole=True))
+        await session.retry.run(recovery.join_or_go_back)
         with suppress(SessionLostError):
             async with Links(session, cast(PlacementExecutor, executor), ignore) as links:
                 await links.failure

@@ -113,7 +113,7 @@ async def test_a_link_that_stays_down_ends_the_run_in_the_end_and_says_whose_it_
     flags, firewall, far = two_trainers
     monkeypatch.setattr("edge_agent.sessions.liveness_monitor.LOOK_SECONDS", 0.1)
     monkeypatch.setattr("edge_agent.sessions.link_watch.EVERY_SECONDS", 0.1)
-    monkeypatch.setattr("edge_agent.sessions.link_watch.LONGEST_SECONDS", 1.0)
+    monkeypatch.setattr("edge_agent.coordinator.table.PARTED_SECONDS", 1.0)
 
     def progressed(progress):
         if progress.steps == STEPS // 4 and not firewall.is_set():

@@ -1,0 +1,54 @@
+"""The coordinator: decides what a run does after each event, by one table. Knows no gRPC, no torch and no clock.
+
+Others notice, tell what has happened, and carry out the answer. `python -m edge_agent.coordinator` prints the table.
+"""
+
+from edge_agent.coordinator.actions import Action
+from edge_agent.coordinator.decide import Coordinator, decide
+from edge_agent.coordinator.events import (
+    ChangeDone,
+    ChangeDue,
+    ChangeFailed,
+    GoodWeightsWanted,
+    LinkEnded,
+    RunEvent,
+    SessionBegun,
+    SessionGone,
+    StepHeldUp,
+    StepsDone,
+    StoodInFor,
+    StopReached,
+    TrainersAnswered,
+    TrainerSilent,
+    TrainersJoined,
+    TrainersParted,
+    WorkerUnanswered,
+    WorkFailed,
+)
+from edge_agent.coordinator.state import Phase, RunState
+
+__all__ = [
+    "Action",
+    "ChangeDone",
+    "ChangeDue",
+    "ChangeFailed",
+    "Coordinator",
+    "GoodWeightsWanted",
+    "LinkEnded",
+    "Phase",
+    "RunEvent",
+    "RunState",
+    "SessionBegun",
+    "SessionGone",
+    "StepHeldUp",
+    "StepsDone",
+    "StoodInFor",
+    "StopReached",
+    "TrainerSilent",
+    "TrainersAnswered",
+    "TrainersJoined",
+    "TrainersParted",
+    "WorkFailed",
+    "WorkerUnanswered",
+    "decide",
+]

@@ -1,0 +1,35 @@
+"""The actions of a run, with the words that the page has for each."""
+
+from enum import Enum
+
+
+class Action(Enum):
+    """Answers to an event. Whoever has told the event carries the action out."""
+
+    WAIT = "wait"
+    """Nothing changes."""
+    DIAL = "dial again"
+    FAIL = "the steps fail"
+    """The failure of the link is that of the steps, and is told as such."""
+    STAND_IN = "have another one stand in"
+    LEAVE_OUT = "leave it out, join the others"
+    JOIN = "join"
+    """All trainers are joined, at once."""
+    RETRY = "wait, then join"
+    """The wait is longer with every failure at one step; the first failure there has none."""
+    GO_ON = "go on from memory"
+    REPEAT = "it begins again in mid-step"
+    """The others go on from memory."""
+    GO_BACK = "all go back"
+    """All workers load the newest checkpoint of which they have every block."""
+    TRAIN = "train"
+    CHANGE = "change"
+    FINISH = "training is over"
+    END = "end"
+    """The run ends with the failure that was told."""
+    END_BY_FIRST = "end with the first failure"
+    """The run ends with the failure after which the trainers were to be joined."""
+    END_RESUMABLE = "end, and name what goes on"
+    """The run ends with the failure that was told, and its sentence names the commands that go on."""
+    BEGIN_AGAIN = "begin the run again"
+    """Another session begins from the first step."""

@@ -1,0 +1,247 @@
+"""The table of a coordinator's answers, by event and phase: data that `decide` reads and the page shows."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from edge_agent.coordinator.actions import Action
+from edge_agent.coordinator.events import (
+    ChangeDone,
+    ChangeDue,
+    ChangeFailed,
+    GoodWeightsWanted,
+    LinkEnded,
+    RunEvent,
+    SessionBegun,
+    SessionGone,
+    StepHeldUp,
+    StepsDone,
+    StoodInFor,
+    StopReached,
+    TrainersAnswered,
+    TrainerSilent,
+    TrainersJoined,
+    TrainersParted,
+    WorkerUnanswered,
+    WorkFailed,
+)
+from edge_agent.coordinator.state import Phase, RunState
+from shared.errors import (
+    FencedError,
+    GoneError,
+    IsthmusError,
+    ProtocolError,
+    RefusedError,
+    SessionLostError,
+    UnreachableError,
+)
+
+REFUSALS, FAILURES = 2, 4
+"""Refusals, and failures of all kinds but lost links and lost sessions, with which a run ends unless it gets further between
+them. Damage on the way may have caused one refusal; after a second one, the trainer would refuse the step each time."""
+PARTED_SECONDS = 120.0
+"""Longest time without a step for which a link may be down between trainers that answer. A network reroutes in less."""
+
+
+class TableRow(NamedTuple):
+    """Answers to one kind of event under one condition. The first row of an event whose condition holds counts."""
+
+    event: type[RunEvent]
+    condition: str
+    """A clause for the page; empty for all other cases."""
+    holds: Callable[[RunState, Any], bool]
+    joining: Action
+    training: Action
+    changing: Action
+    ending: Action
+
+    def action(self, phase: Phase) -> Action:
+        """Return the answer in a phase."""
+        answers = {
+            Phase.JOINING: self.joining,
+            Phase.TRAINING: self.training,
+            Phase.CHANGING: self.changing,
+            Phase.ENDING: self.ending,
+        }
+        return answers[phase]
+
+
+def is_refusal(failure: IsthmusError | None) -> bool:
+    """Tell whether a trainer has understood a message and refused it. It would refuse it again."""
+    return isinstance(failure, RefusedError) and not isinstance(failure, SessionLostError)
+
+
+def counts(failure: IsthmusError) -> bool:
+    """Tell whether a failure counts towards the end of the run. A lost link does not."""
+    return isinstance(failure, ProtocolError) or is_refusal(failure)
+
+
+def _always(_state: RunState, _event: RunEvent) -> bool:
+    return True
+
+
+def _ends_at_once(state: RunState, told: WorkFailed) -> bool:
+    return told.is_own or not state.waits
+
+
+def _is_final(_state: RunState, told: WorkFailed) -> bool:
+    failure = told.failure
+    return isinstance(failure, FencedError | GoneError) or not isinstance(failure, ProtocolError | RefusedError)
+
+
+def _is_left(_state: RunState, told: StepHeldUp) -> bool:
+    after_seconds = 0.0 if told.is_elsewhere else told.replace_after_seconds
+    may_leave = told.is_trainer and told.has_checkpoint and after_seconds is not None
+    return may_leave and told.seconds >= (after_seconds or 0.0)
+
+
+def _everywhere(action: Action) -> tuple[Action, Action, Action, Action]:
+    return action, action, action, action
+
+
+A = Action
+ROWS = (
+    TableRow(SessionBegun, "", _always, *_everywhere(A.JOIN)),
+    TableRow(
+        LinkEnded,
+        "a link of training that was up is lost, and `trainer.give_up_seconds` is not 0",
+        lambda state, told: (
+            state.waits and told.was_up and not told.is_of_evaluation and isinstance(told.failure, UnreachableError)
+        ),
+        *_everywhere(A.DIAL),
+    ),
+    TableRow(LinkEnded, "", _always, *_everywhere(A.FAIL)),
+    TableRow(
+        WorkFailed,
+        "this device cannot compute, or `trainer.give_up_seconds` is 0",
+        _ends_at_once,
+        *_everywhere(A.END),
+    ),
+    TableRow(
+        WorkFailed,
+        "a trainer has nothing of the session, after a refusal",
+        lambda state, told: isinstance(told.failure, GoneError) and is_refusal(state.mending),
+        A.END_BY_FIRST,
+        A.END,
+        A.END,
+        A.END,
+    ),
+    TableRow(
+        WorkFailed,
+        "a trainer is fenced, has nothing of the session or is away for too long, or anything that is not named below",
+        _is_final,
+        *_everywhere(A.END),
+    ),
+    TableRow(
+        WorkFailed,
+        "a trainer has lost the session from its memory",
+        lambda _, told: isinstance(told.failure, SessionLostError),
+        A.RETRY,
+        A.RETRY,
+        A.RETRY,
+        A.END,
+    ),
+    TableRow(
+        WorkFailed,
+        f"that is the refusal number {REFUSALS} or the failure number {FAILURES} without progress",
+        lambda state, _: state.refusals >= REFUSALS or state.failures >= FAILURES,
+        *_everywhere(A.END),
+    ),
+    TableRow(WorkFailed, "a trainer refuses", lambda _, told: is_refusal(told.failure), A.END, A.RETRY, A.RETRY, A.END),
+    TableRow(WorkFailed, "a trainer fails, or messages are damaged", _always, A.RETRY, A.RETRY, A.RETRY, A.END),
+    TableRow(
+        TrainerSilent,
+        "for `trainer.replace_after_seconds`, and a checkpoint is shared",
+        lambda _, told: told.seconds >= told.replace_after_seconds,
+        *_everywhere(A.LEAVE_OUT),
+    ),
+    TableRow(TrainerSilent, "", _always, *_everywhere(A.WAIT)),
+    TableRow(WorkerUnanswered, "all go back to a checkpoint", lambda state, _: state.goes_back, *_everywhere(A.WAIT)),
+    TableRow(
+        WorkerUnanswered,
+        "it holds a step up, or is away for `trainer.stand_in_after_seconds`",
+        lambda _, told: told.holds_up or told.seconds >= told.stand_in_after_seconds,
+        A.STAND_IN,
+        A.STAND_IN,
+        A.WAIT,
+        A.STAND_IN,
+    ),
+    TableRow(WorkerUnanswered, "", _always, *_everywhere(A.WAIT)),
+    TableRow(StoodInFor, "", _always, *_everywhere(A.JOIN)),
+    TableRow(StepHeldUp, "this device holds it up", lambda _, told: told.is_device, *_everywhere(A.WAIT)),
+    TableRow(
+        StepHeldUp,
+        "a trainer does, for `trainer.replace_after_seconds`, or has no block in the newest checkpoint; one is shared",
+        _is_left,
+        *_everywhere(A.LEAVE_OUT),
+    ),
+    TableRow(
+        StepHeldUp,
+        "for `trainer.give_up_seconds` more, or `trainer.call_timeout_seconds` where that is left out",
+        lambda _, told: told.seconds >= told.limit_seconds + told.patience_seconds,
+        *_everywhere(A.END),
+    ),
+    TableRow(StepHeldUp, "", _always, *_everywhere(A.WAIT)),
+    TableRow(
+        TrainersParted,
+        f"for {PARTED_SECONDS:g} s",
+        lambda _, told: told.seconds >= PARTED_SECONDS,
+        *_everywhere(A.END),
+    ),
+    TableRow(TrainersParted, "", _always, *_everywhere(A.WAIT)),
+    TableRow(
+        TrainersAnswered,
+        "a trainer was left out, or the run is resumed or has diverged",
+        lambda state, _: state.goes_back,
+        *_everywhere(A.GO_BACK),
+    ),
+    TableRow(TrainersAnswered, "all have their state", lambda _, told: not told.some_lost, *_everywhere(A.GO_ON)),
+    TableRow(
+        TrainersAnswered,
+        "those that have none had none to lose",
+        lambda _, told: told.may_begin_again,
+        *_everywhere(A.REPEAT),
+    ),
+    TableRow(TrainersAnswered, "", _always, *_everywhere(A.GO_BACK)),
+    TableRow(TrainersJoined, "", _always, A.TRAIN, A.TRAIN, A.TRAIN, A.FINISH),
+    TableRow(ChangeDue, "", _always, *_everywhere(A.CHANGE)),
+    TableRow(ChangeDone, "", _always, *_everywhere(A.TRAIN)),
+    TableRow(ChangeFailed, "", _always, *_everywhere(A.JOIN)),
+    TableRow(StopReached, "a stop is asked for", lambda _, told: told.is_asked, *_everywhere(A.FINISH)),
+    TableRow(StopReached, "a trainer is about to stop", _always, *_everywhere(A.JOIN)),
+    TableRow(StepsDone, "", _always, *_everywhere(A.FINISH)),
+    TableRow(GoodWeightsWanted, "", _always, *_everywhere(A.JOIN)),
+    TableRow(
+        SessionGone,
+        "a checkpoint is shared",
+        lambda _, told: told.has_checkpoint,
+        *_everywhere(A.END_RESUMABLE),
+    ),
+    TableRow(
+        SessionGone,
+        "the run has begun again, and a trainer had failed",
+        lambda state, _: state.began_again and isinstance(state.mending, ProtocolError),
+        *_everywhere(A.END_BY_FIRST),
+    ),
+    TableRow(
+        SessionGone,
+        "an operator has closed it, or the run has begun again and done no step since, unless in a group",
+        lambda state, told: told.is_closed or (state.began_again and told.steps == 0 and not told.is_member),
+        *_everywhere(A.END),
+    ),
+    TableRow(SessionGone, "", _always, *_everywhere(A.BEGIN_AGAIN)),
+)
+
+
+def markdown() -> str:
+    """Return the table as a page shows it."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield f"| what is told | if | {' | '.join(phase.value for phase in Phase)} |"
+    yield "|---|---|" + "---|" * len(Phase)
+    before: type[RunEvent] | None = None
+    for row in ROWS:
+        name = "" if row.event is before else (row.event.__doc__ or "").partition("\n")[0].rstrip(".")
+        before = row.event
+        yield f"| {name} | {row.condition} | {' | '.join(row.action(phase).value for phase in Phase)} |"

@@ -1,0 +1,180 @@
+"""The answers of the coordinator to one event after the other."""
+
+import pytest
+
+from edge_agent.coordinator import (
+    Action,
+    ChangeDone,
+    ChangeDue,
+    Coordinator,
+    GoodWeightsWanted,
+    Phase,
+    RunState,
+    SessionBegun,
+    SessionGone,
+    StopReached,
+    TrainersAnswered,
+    TrainerSilent,
+    TrainersJoined,
+    WorkerUnanswered,
+    WorkFailed,
+)
+from shared.errors import (
+    BusyError,
+    ConfigError,
+    FencedError,
+    GoneError,
+    ProtocolError,
+    RefusedError,
+    SessionLostError,
+    UnreachableError,
+)
+
+REFUSAL, BROKEN, LOST, GONE = (
+    RefusedError("no"),
+    ProtocolError("what?"),
+    SessionLostError("restarted"),
+    GoneError("gone"),
+)
+AWAY = WorkerUnanswered(holds_up=False, seconds=2.0, stand_in_after_seconds=1.0)
+ANSWERED = TrainersAnswered(some_lost=False, may_begin_again=True)
+
+
+def failed(failure, done_step=5, begun_step=5, *, is_own=False):
+    return WorkFailed(failure, is_own, done_step, begun_step)
+
+
+def gone(*, has_checkpoint=False, is_closed=False, steps=0, is_member=False):
+    return SessionGone(has_checkpoint, is_closed, steps, is_member)
+
+
+@pytest.fixture
+def training():
+    coordinator = Coordinator(RunState())
+    coordinator.tell(SessionBegun(is_resumed=False, is_again=False))
+    assert coordinator.tell(TrainersJoined()) is Action.TRAIN
+    return coordinator
+
+
+def joined_again(coordinator, told):
+    """The answer to a failure of steps; the trainers are joined after it."""
+    action = coordinator.tell(told)
+    if action is Action.RETRY:
+        coordinator.tell(TrainersJoined())
+    return action
+
+
+@pytest.mark.parametrize("begun_step", [5, 8])
+def test_a_second_refusal_at_the_same_steps_ends_the_run_whatever_is_under_way(training, begun_step):
+    told = failed(REFUSAL, 5, begun_step)
+    assert [joined_again(training, told) for _ in range(2)] == [Action.RETRY, Action.END]
+
+
+@pytest.mark.parametrize("begun_step", [5, 8])
+def test_failures_are_forgotten_once_all_steps_that_were_under_way_are_done(training, begun_step):
+    beyond = max(begun_step, 6)
+    first = [joined_again(training, failed(BROKEN, 5, begun_step)) for _ in range(3)]
+    later = [joined_again(training, failed(REFUSAL, beyond, beyond)) for _ in range(2)]
+    assert [*first, *later] == [*4 * [Action.RETRY], Action.END]
+
+
+@pytest.mark.parametrize("begun_step", [5, 8])
+def test_a_fourth_failure_short_of_these_steps_ends_the_run(training, begun_step):
+    for _ in range(3):
+        assert joined_again(training, failed(BROKEN, 5, begun_step)) is Action.RETRY
+    assert training.tell(failed(BROKEN, max(begun_step, 6) - 1, begun_step)) is Action.END
+
+
+def test_lost_sessions_count_for_nothing(training):
+    for _ in range(100):
+        assert joined_again(training, failed(LOST)) is Action.RETRY
+    assert (training.state.failures, training.state.refusals) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "failure", [UnreachableError("away"), FencedError("another"), GONE, ConfigError("wrong"), BusyError("full")]
+)
+def test_what_no_join_can_mend_ends_a_run_that_joins(failure):
+    assert Coordinator(RunState()).tell(failed(failure)) is Action.END
+
+
+def test_a_run_that_does_not_wait_and_a_device_that_cannot_compute_end_at_once(training):
+    impatient = Coordinator(RunState(waits=False))
+    assert impatient.tell(failed(LOST)) is Action.END
+    assert training.tell(failed(LOST, is_own=True)) is Action.END
+
+
+def test_a_refusal_is_what_a_run_ends_with_where_nothing_is_left_to_try_it_again_from(training):
+    assert training.tell(failed(REFUSAL)) is Action.RETRY
+    assert training.tell(failed(GONE)) is Action.END_BY_FIRST
+    assert training.state.mending is REFUSAL
+
+
+def test_a_trainer_that_is_left_out_has_all_go_back_once(training):
+    assert training.tell(TrainerSilent(seconds=31.0, replace_after_seconds=30.0)) is Action.LEAVE_OUT
+    assert training.tell(ANSWERED) is Action.GO_BACK
+    assert training.tell(failed(LOST)) is Action.RETRY
+    assert training.tell(ANSWERED) is Action.GO_BACK, "it had not gone back yet"
+    training.tell(TrainersJoined())
+    assert training.tell(ANSWERED) is Action.GO_ON
+
+
+def test_a_lost_state_is_remembered_until_all_have_gone_back(training):
+    assert training.tell(TrainersAnswered(some_lost=True, may_begin_again=False)) is Action.GO_BACK
+    assert training.tell(TrainersAnswered(some_lost=True, may_begin_again=True)) is Action.GO_BACK
+
+
+def test_a_resumed_run_goes_back_first():
+    coordinator = Coordinator(RunState())
+    assert coordinator.tell(SessionBegun(is_resumed=True, is_again=False)) is Action.JOIN
+    assert coordinator.tell(ANSWERED) is Action.GO_BACK
+
+
+def test_nobody_stands_in_while_a_placement_comes_into_force_or_all_go_back(training):
+    assert training.tell(AWAY) is Action.STAND_IN
+    assert training.tell(ChangeDue()) is Action.CHANGE
+    assert training.tell(AWAY) is Action.WAIT
+    assert training.tell(ChangeDone()) is Action.TRAIN
+    assert training.tell(AWAY) is Action.STAND_IN
+    training.tell(TrainersAnswered(some_lost=True, may_begin_again=False))
+    assert training.tell(AWAY) is Action.WAIT
+
+
+def test_a_trainer_that_stops_is_waited_for_and_a_stop_that_is_asked_for_ends_training(training):
+    assert training.tell(StopReached(is_asked=False)) is Action.JOIN
+    assert training.tell(StopReached(is_asked=True)) is Action.FINISH
+    assert training.state.phase is Phase.ENDING
+
+
+def test_a_run_that_has_ended_brings_good_weights_home_and_mends_nothing(training):
+    training.tell(failed(ConfigError("diverged")))
+    assert training.tell(GoodWeightsWanted()) is Action.JOIN
+    assert training.tell(ANSWERED) is Action.GO_BACK
+    assert training.tell(TrainersJoined()) is Action.FINISH
+    assert training.tell(failed(LOST)) is Action.END
+
+
+@pytest.mark.parametrize(
+    ("is_again", "told", "answer"),
+    [
+        (False, gone(has_checkpoint=True), Action.END_RESUMABLE),
+        (False, gone(is_closed=True, steps=3), Action.END),
+        (False, gone(), Action.BEGIN_AGAIN),
+        (True, gone(steps=3), Action.BEGIN_AGAIN),
+        (True, gone(), Action.END),
+        (True, gone(is_member=True), Action.BEGIN_AGAIN),
+    ],
+)
+def test_a_session_that_is_gone_is_begun_again_where_both_sides_share_the_beginning(is_again, told, answer):
+    coordinator = Coordinator(RunState())
+    coordinator.tell(SessionBegun(is_resumed=False, is_again=is_again))
+    assert coordinator.tell(told) is answer
+
+
+def test_a_trainer_that_has_failed_in_a_run_that_began_again_would_fail_again(training):
+    training.tell(SessionBegun(is_resumed=False, is_again=True))
+    training.tell(TrainersJoined())
+    assert training.tell(failed(BROKEN)) is Action.RETRY
+    assert training.tell(failed(GONE)) is Action.END
+    assert training.tell(gone(steps=5)) is Action.END_BY_FIRST
+    assert training.state.mending is BROKEN
