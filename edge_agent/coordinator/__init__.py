@@ -22,10 +22,13 @@ from edge_agent.coordinator.events import (
     TrainerSilent,
     TrainersJoined,
     TrainersParted,
+    TrainerStopping,
+    WaySought,
+    WayTaken,
     WorkerUnanswered,
     WorkFailed,
 )
-from edge_agent.coordinator.state import Phase, RunState
+from edge_agent.coordinator.state import CoordinatorState, Phase
 
 __all__ = [
     "Action",
@@ -33,11 +36,11 @@ __all__ = [
     "ChangeDue",
     "ChangeFailed",
     "Coordinator",
+    "CoordinatorState",
     "GoodWeightsWanted",
     "LinkEnded",
     "Phase",
     "RunEvent",
-    "RunState",
     "SessionBegun",
     "SessionGone",
     "StepHeldUp",
@@ -45,9 +48,12 @@ __all__ = [
     "StoodInFor",
     "StopReached",
     "TrainerSilent",
+    "TrainerStopping",
     "TrainersAnswered",
     "TrainersJoined",
     "TrainersParted",
+    "WaySought",
+    "WayTaken",
     "WorkFailed",
     "WorkerUnanswered",
     "decide",

@@ -5,13 +5,15 @@ from typing import NamedTuple
 
 from edge_agent.coordinator.actions import Action
 from edge_agent.coordinator.events import GoodWeightsWanted, RunEvent, SessionBegun, TrainersJoined, WorkFailed
-from edge_agent.coordinator.state import Phase, RunState
+from edge_agent.coordinator.state import CoordinatorState, Phase
 from edge_agent.coordinator.table import ROWS, counts, is_refusal
 
 _PHASES = {
     Action.JOIN: Phase.JOINING,
     Action.RETRY: Phase.JOINING,
     Action.LEAVE_OUT: Phase.JOINING,
+    Action.ASK_AGAIN: Phase.JOINING,
+    Action.DROP: Phase.JOINING,
     Action.TRAIN: Phase.TRAINING,
     Action.CHANGE: Phase.CHANGING,
     Action.FINISH: Phase.ENDING,
@@ -27,13 +29,13 @@ class Answer(NamedTuple):
     """An action, and the state of the run from then on."""
 
     action: Action
-    state: RunState
+    state: CoordinatorState
 
 
-def decide(state: RunState, event: RunEvent) -> Answer:
+def decide(state: CoordinatorState, event: RunEvent) -> Answer:
     """Return what follows from an event."""
     if isinstance(event, SessionBegun):
-        state = RunState(waits=state.waits, goes_back=event.is_resumed, began_again=event.is_again)
+        state = CoordinatorState(waits=state.waits, goes_back=event.is_resumed, began_again=event.is_again)
     elif isinstance(event, WorkFailed):
         state = _counted(state, event)
     action = next(row.action(state.phase) for row in ROWS if isinstance(event, row.event) and row.holds(state, event))
@@ -48,7 +50,7 @@ def decide(state: RunState, event: RunEvent) -> Answer:
     return Answer(action, state)
 
 
-def _counted(state: RunState, told: WorkFailed) -> RunState:
+def _counted(state: CoordinatorState, told: WorkFailed) -> CoordinatorState:
     """Count a failure. Failures count until the run has passed all steps that were under way at the first one: after a return
     to a checkpoint, it may take many steps to reach the failing one."""
     if not counts(told.failure):
@@ -62,7 +64,7 @@ def _counted(state: RunState, told: WorkFailed) -> RunState:
 class Coordinator:
     """The state of one session's run, and the way by which each event changes it. Used on the event loop."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: CoordinatorState) -> None:
         self.state = state
 
     def tell(self, event: RunEvent) -> Action:

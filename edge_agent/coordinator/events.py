@@ -123,7 +123,41 @@ class ChangeDone(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChangeFailed(RunEvent):
-    """The placement stays."""
+    """The other placement could not come into force."""
+
+    failure: IsthmusError | None
+    """None if the blocks were under way for too long."""
+    attempts: int
+    """Attempts to put it into force, with this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStopping(RunEvent):
+    """A trainer is about to stop."""
+
+    has_blocks: bool
+    is_handed_over: bool
+    """True if another one is asked to take its blocks over, and would."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaySought(RunEvent):
+    """The link to a trainer is down for a moment, and the others are asked for a way to it."""
+
+    answers_itself: bool
+    is_reached: bool
+    """True if another trainer can dial it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WayTaken(RunEvent):
+    """A trainer is reached through another one."""
+
+    is_chosen: bool
+    """True if an engine or a pin chooses the trainer."""
+    has_blocks: bool
+    is_free: bool
+    """True if the one on the way has no blocks."""
 
 
 @dataclass(frozen=True, slots=True)

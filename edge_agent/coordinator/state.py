@@ -19,7 +19,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RunState:
+class CoordinatorState:
     """A run in one session."""
 
     phase: Phase = Phase.JOINING

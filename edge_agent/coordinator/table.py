@@ -21,10 +21,13 @@ from edge_agent.coordinator.events import (
     TrainerSilent,
     TrainersJoined,
     TrainersParted,
+    TrainerStopping,
+    WaySought,
+    WayTaken,
     WorkerUnanswered,
     WorkFailed,
 )
-from edge_agent.coordinator.state import Phase, RunState
+from edge_agent.coordinator.state import CoordinatorState, Phase
 from shared.errors import (
     FencedError,
     GoneError,
@@ -38,6 +41,8 @@ from shared.errors import (
 REFUSALS, FAILURES = 2, 4
 """Refusals, and failures of all kinds but lost links and lost sessions, with which a run ends unless it gets further between
 them. Damage on the way may have caused one refusal; after a second one, the trainer would refuse the step each time."""
+CHANGES = 3
+"""Attempts to put one placement into force where trainers are lost, or fail at it. One that refuses it is not asked again."""
 PARTED_SECONDS = 120.0
 """Longest time without a step for which a link may be down between trainers that answer. A network reroutes in less."""
 
@@ -48,7 +53,7 @@ class TableRow(NamedTuple):
     event: type[RunEvent]
     condition: str
     """A clause for the page; empty for all other cases."""
-    holds: Callable[[RunState, Any], bool]
+    holds: Callable[[CoordinatorState, Any], bool]
     joining: Action
     training: Action
     changing: Action
@@ -75,20 +80,20 @@ def counts(failure: IsthmusError) -> bool:
     return isinstance(failure, ProtocolError) or is_refusal(failure)
 
 
-def _always(_state: RunState, _event: RunEvent) -> bool:
+def _always(_state: CoordinatorState, _event: RunEvent) -> bool:
     return True
 
 
-def _ends_at_once(state: RunState, told: WorkFailed) -> bool:
+def _ends_at_once(state: CoordinatorState, told: WorkFailed) -> bool:
     return told.is_own or not state.waits
 
 
-def _is_final(_state: RunState, told: WorkFailed) -> bool:
+def _is_final(_state: CoordinatorState, told: WorkFailed) -> bool:
     failure = told.failure
     return isinstance(failure, FencedError | GoneError) or not isinstance(failure, ProtocolError | RefusedError)
 
 
-def _is_left(_state: RunState, told: StepHeldUp) -> bool:
+def _is_left(_state: CoordinatorState, told: StepHeldUp) -> bool:
     after_seconds = 0.0 if told.is_elsewhere else told.replace_after_seconds
     may_leave = told.is_trainer and told.has_checkpoint and after_seconds is not None
     return may_leave and told.seconds >= (after_seconds or 0.0)
@@ -110,6 +115,16 @@ ROWS = (
         *_everywhere(A.DIAL),
     ),
     TableRow(LinkEnded, "", _always, *_everywhere(A.FAIL)),
+    TableRow(WaySought, "it answers by itself", lambda _, told: told.answers_itself, *_everywhere(A.DIAL_ITSELF)),
+    TableRow(WaySought, "another one reaches it", lambda _, told: told.is_reached, *_everywhere(A.RELAY)),
+    TableRow(WaySought, "", _always, *_everywhere(A.WAIT)),
+    TableRow(
+        WayTaken,
+        "it has blocks, the other one has none, and neither an engine nor a pin chooses",
+        lambda _, told: told.has_blocks and told.is_free and not told.is_chosen,
+        *_everywhere(A.HAND_OVER),
+    ),
+    TableRow(WayTaken, "", _always, *_everywhere(A.WAIT)),
     TableRow(
         WorkFailed,
         "this device cannot compute, or `trainer.give_up_seconds` is 0",
@@ -205,7 +220,28 @@ ROWS = (
     TableRow(TrainersJoined, "", _always, A.TRAIN, A.TRAIN, A.TRAIN, A.FINISH),
     TableRow(ChangeDue, "", _always, *_everywhere(A.CHANGE)),
     TableRow(ChangeDone, "", _always, *_everywhere(A.TRAIN)),
-    TableRow(ChangeFailed, "", _always, *_everywhere(A.JOIN)),
+    TableRow(
+        ChangeFailed,
+        "a trainer is fenced or has nothing of the session",
+        lambda _, told: isinstance(told.failure, FencedError | GoneError),
+        *_everywhere(A.END),
+    ),
+    TableRow(
+        ChangeFailed,
+        f"a trainer is lost or fails, fewer than {CHANGES} times",
+        lambda _, told: (
+            told.attempts < CHANGES and isinstance(told.failure, UnreachableError | SessionLostError | ProtocolError)
+        ),
+        *_everywhere(A.ASK_AGAIN),
+    ),
+    TableRow(ChangeFailed, "", _always, *_everywhere(A.DROP)),
+    TableRow(
+        TrainerStopping,
+        "it has blocks, and nobody takes them over",
+        lambda _, told: told.has_blocks and not told.is_handed_over,
+        *_everywhere(A.STOP),
+    ),
+    TableRow(TrainerStopping, "", _always, *_everywhere(A.WAIT)),
     TableRow(StopReached, "a stop is asked for", lambda _, told: told.is_asked, *_everywhere(A.FINISH)),
     TableRow(StopReached, "a trainer is about to stop", _always, *_everywhere(A.JOIN)),
     TableRow(StepsDone, "", _always, *_everywhere(A.FINISH)),

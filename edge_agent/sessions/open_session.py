@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from edge_agent.coordinator import Coordinator, RunState
+from edge_agent.coordinator import Coordinator, CoordinatorState
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.members import Members
@@ -32,7 +32,7 @@ class OpenSession:
         self.state = state
         self._members = members
         self.retry = retry
-        self.coordinator = Coordinator(RunState(waits=retry.give_up_seconds != 0))
+        self.coordinator = Coordinator(CoordinatorState(waits=retry.give_up_seconds != 0))
 
     @property
     def id(self) -> str:

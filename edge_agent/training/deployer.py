@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from edge_agent.coordinator import Action, ChangeDone, ChangeDue, ChangeFailed
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.members import newcomers
@@ -22,12 +23,8 @@ from edge_agent.training.placement_change import change_placement, prepare_chang
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import (
-    FencedError,
-    GoneError,
     IsthmusError,
-    ProtocolError,
     RefusedError,
-    SessionLostError,
     StoppedError,
     UnreachableError,
 )
@@ -35,9 +32,6 @@ from shared.events import Emit
 from shared.placement import Deployment, Placement
 
 _log = structlog.get_logger(__name__)
-ATTEMPTS = 3
-"""Attempts to put one request into force where trainers are lost, or fail at it. A trainer that refuses it is not asked
-again."""
 AGAIN_SECONDS = 60.0
 """Time for which a refused placement is taken from nobody but an operator, because each attempt stops the run for a moment."""
 
@@ -253,8 +247,8 @@ class Deployer:
         """Put the request into force, with nothing in flight and no link up. Returns the trainers' new tickets.
 
         Returns None if the placement stays: a worker refuses the other one, or fails, or there is no request any more. Then
-        all trainers have to be joined again. After a failure that may pass, the request stands. Raises FencedError or
-        GoneError where the session is not for this agent to go on with.
+        all trainers have to be joined again. Where the coordinator says so, the request stands. Raises the IsthmusError that
+        ends the run.
         """
         if (wish := self._wish) is None:
             return None
@@ -268,7 +262,8 @@ class Deployer:
             self._changing = None
 
     async def _change(self, wish: _Wish, next_step: int) -> Tickets | None:
-        before = self._session.placement
+        before, tell = self._session.placement, self._session.coordinator.tell
+        tell(ChangeDue())
         moves_blocks = wish.placement.tiles != before.tiles
         wish.attempts += 1
         try:
@@ -276,22 +271,25 @@ class Deployer:
                 self._session, self._device, wish.placement, next_step, wish.give_up_seconds
             )
         except TimeoutError:
+            tell(ChangeFailed(None, wish.attempts))
             self._give_up(wish, f"the blocks were still under way after {wish.give_up_seconds:.1f} s")
             return None
-        except (FencedError, GoneError) as failure:
-            wish.failed(StoppedError(f"the placement did not come into force: {failure}"))
-            raise
         except IsthmusError as failure:
-            if isinstance(failure, UnreachableError | SessionLostError | ProtocolError) and wish.attempts < ATTEMPTS:
-                _log.warning("the placement waits until all trainers are joined again", reason=str(failure))
-                self._want_again(wish)
-            else:
-                self._refused = replace(wish.placement, version=0), time.monotonic()
-                self._give_up(wish, str(failure))
+            match tell(ChangeFailed(failure, wish.attempts)):
+                case Action.END:
+                    wish.failed(StoppedError(f"the placement did not come into force: {failure}"))
+                    raise
+                case Action.ASK_AGAIN:
+                    _log.warning("the placement waits until all trainers are joined again", reason=str(failure))
+                    self._want_again(wish)
+                case _:
+                    self._refused = replace(wish.placement, version=0), time.monotonic()
+                    self._give_up(wish, str(failure))
             return None
         except BaseException:
             wish.failed(StoppedError("the run ended before the placement came into force"))
             raise
+        tell(ChangeDone())
         self._chosen = wish.placement, wish.by
         self.refusal, self._refused = "", None
         wish.came(wish.placement)

@@ -1,7 +1,7 @@
 """Detours to trainers that this device cannot reach by itself, through other trainers that can.
 
-A lost link is dialled again that way, and nobody goes back. Then the run is handed over to the trainer on the way, which is
-in reach, unless a policy chooses the trainer.
+A lost link is dialled again that way, and nobody goes back. Then the run may be handed over to the trainer on the way, which is
+in reach.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import structlog
 
+from edge_agent.coordinator import Action, WaySought, WayTaken
 from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.planner_names import FIXED
 from edge_agent.sessions.joining import OTHERS_SECONDS
@@ -49,7 +50,8 @@ class Detours:
         self._waits: dict[str, tuple[float, Backoff]] = {}
         """By trainer whose link is not up yet, the time of the next attempt, by time.monotonic."""
         config = session.experiment.config
-        self._hands_over = config.engine.profile is None or config.choice.policy == FIXED
+        self._is_chosen = config.engine.profile is not None and config.choice.policy != FIXED
+        """True if an engine chooses the trainer."""
         events.subscribe(LinkLost, lambda event: self._down.add(event.peer))
         events.subscribe(LinkUp, self._note_up)
 
@@ -72,24 +74,29 @@ class Detours:
                     await self._look(name)
 
     async def _look(self, name: str) -> None:
-        """Find a way to a trainer, if it cannot be reached by itself and another one can reach it."""
+        """Ask for a way to a trainer, and take the one that the coordinator says."""
         members = self._session.members
         client, others = members.client(name), [one.name for one in self._session.experiment.config.all_trainers]
         others = [
             other for other in others if other not in self._ways and members.client(other).address != client.address
         ]
-        on_the_way = await self._first_that_reaches(client.address, others)
-        if await self._answers_by_itself(client.address):
-            on_the_way = None
-        elif on_the_way is None:
-            on_the_way = self._ways.get(name)
+        reaches = await self._first_that_reaches(client.address, others)
+        told = WaySought(await self._answers_by_itself(client.address), is_reached=reaches is not None)
+        match self._session.coordinator.tell(told):
+            case Action.DIAL_ITSELF:
+                on_the_way = None
+            case Action.RELAY:
+                on_the_way = reaches
+            case _:
+                on_the_way = self._ways.get(name)
         if self._ways.get(name) != on_the_way:
             try:
                 await self._go(name, on_the_way)
             except UnreachableError as failure:
                 _log.warning("no way through another trainer", trainer=name, reason=str(failure))
             else:
-                self._hand_over(name, on_the_way)
+                if on_the_way is not None:
+                    self._hand_over(name, on_the_way)
         self._look_later(name)
 
     def _look_later(self, name: str) -> None:
@@ -145,14 +152,15 @@ class Detours:
             self._ways[name] = on_the_way
         self._emit(Relayed(dict(self._ways)))
 
-    def _hand_over(self, name: str, successor: str | None) -> None:
-        """Request that the trainer on the way, if there is one, gets all that the other one has, unless that is pinned."""
+    def _hand_over(self, name: str, successor: str) -> None:
+        """Request that the trainer on the way gets all that the other one has, where the coordinator says so."""
         deployer = self._deployer
-        if successor is None:
-            return
-        holding = trainers_with_blocks(deployer.placement)
-        is_free = name in holding and successor not in holding and deployer.pinned_trainer is None
-        if not self._hands_over or not is_free:
+        holding, is_chosen = (
+            trainers_with_blocks(deployer.placement),
+            self._is_chosen or deployer.pinned_trainer is not None,
+        )
+        told = WayTaken(is_chosen, has_blocks=name in holding, is_free=successor not in holding)
+        if self._session.coordinator.tell(told) is not Action.HAND_OVER:
             return
         try:
             wanted = deployer.experiment.handed_over(deployer.placement, successor, name)

@@ -1,13 +1,11 @@
-"""Trainers that are about to stop: each is left by a handover to a candidate that would take over.
-
-Without such a candidate the run takes a last checkpoint, and waits until a trainer is back.
-"""
+"""Trainers that are about to stop: each is left by a handover to a candidate that would take over, where there is one."""
 
 import asyncio
 from contextlib import aclosing
 
 import structlog
 
+from edge_agent.coordinator import Action, TrainerStopping
 from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.successors import successors
@@ -47,10 +45,12 @@ class Leaving:
             self._due.set()
 
     async def leave(self) -> None:
-        """Request handovers from the trainers that are about to stop. Otherwise the run is to stop at the next boundary."""
+        """Request handovers from the trainers that are about to stop. The coordinator says what follows where that fails."""
         while self._stopping:
             name = next(iter(self._stopping))
-            if self._has_blocks(name) and not await self._is_handed_over(name):
+            has_blocks = self._has_blocks(name)
+            told = TrainerStopping(has_blocks, has_blocks and await self._is_handed_over(name))
+            if self._session.coordinator.tell(told) is Action.STOP:
                 self.must_stop = True
                 self._boundary.request()
             self._stopping.discard(name)  # only now: this call may be cut off, and made again

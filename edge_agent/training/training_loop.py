@@ -11,15 +11,7 @@ from functools import partial
 
 import structlog
 
-from edge_agent.coordinator import (
-    Action,
-    ChangeDone,
-    ChangeDue,
-    ChangeFailed,
-    GoodWeightsWanted,
-    StepsDone,
-    StopReached,
-)
+from edge_agent.coordinator import Action, GoodWeightsWanted, StepsDone, StopReached
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
@@ -177,9 +169,7 @@ class TrainingLoop:
                 return tell(StepsDone())
             case _End.STOP:
                 return tell(StopReached(self._pause.shutdown.requested))
-            case _End.CHANGE:
-                return tell(ChangeFailed())
-            case None:
+            case _:  # what the trainers are joined for has been told where it was noticed
                 return Action.JOIN
 
     async def go_back(self) -> None:
@@ -232,11 +222,8 @@ class TrainingLoop:
         self.deployer.follow_schedules(self.step)  # whatever was requested since the boundary
         if not self.deployer.is_ready:  # it was taken back since, and no trainer has heard of it
             return Rejoined(await self._session.retry.run(partial(tickets_in_force, self._session, self.step)))
-        tell = self._session.coordinator.tell
-        tell(ChangeDue())
         if (tickets := await self.deployer.change_now(self.step)) is None:
             return None
-        tell(ChangeDone())
         self._aggregator.begin_again()
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)

@@ -6,16 +6,20 @@ from edge_agent.coordinator import (
     Action,
     ChangeDone,
     ChangeDue,
+    ChangeFailed,
     Coordinator,
+    CoordinatorState,
     GoodWeightsWanted,
     Phase,
-    RunState,
     SessionBegun,
     SessionGone,
     StopReached,
     TrainersAnswered,
     TrainerSilent,
     TrainersJoined,
+    TrainerStopping,
+    WaySought,
+    WayTaken,
     WorkerUnanswered,
     WorkFailed,
 )
@@ -50,7 +54,7 @@ def gone(*, has_checkpoint=False, is_closed=False, steps=0, is_member=False):
 
 @pytest.fixture
 def training():
-    coordinator = Coordinator(RunState())
+    coordinator = Coordinator(CoordinatorState())
     coordinator.tell(SessionBegun(is_resumed=False, is_again=False))
     assert coordinator.tell(TrainersJoined()) is Action.TRAIN
     return coordinator
@@ -95,11 +99,11 @@ def test_lost_sessions_count_for_nothing(training):
     "failure", [UnreachableError("away"), FencedError("another"), GONE, ConfigError("wrong"), BusyError("full")]
 )
 def test_what_no_join_can_mend_ends_a_run_that_joins(failure):
-    assert Coordinator(RunState()).tell(failed(failure)) is Action.END
+    assert Coordinator(CoordinatorState()).tell(failed(failure)) is Action.END
 
 
 def test_a_run_that_does_not_wait_and_a_device_that_cannot_compute_end_at_once(training):
-    impatient = Coordinator(RunState(waits=False))
+    impatient = Coordinator(CoordinatorState(waits=False))
     assert impatient.tell(failed(LOST)) is Action.END
     assert training.tell(failed(LOST, is_own=True)) is Action.END
 
@@ -125,7 +129,7 @@ def test_a_lost_state_is_remembered_until_all_have_gone_back(training):
 
 
 def test_a_resumed_run_goes_back_first():
-    coordinator = Coordinator(RunState())
+    coordinator = Coordinator(CoordinatorState())
     assert coordinator.tell(SessionBegun(is_resumed=True, is_again=False)) is Action.JOIN
     assert coordinator.tell(ANSWERED) is Action.GO_BACK
 
@@ -155,6 +159,46 @@ def test_a_run_that_has_ended_brings_good_weights_home_and_mends_nothing(trainin
 
 
 @pytest.mark.parametrize(
+    ("failure", "answers"),
+    [
+        (UnreachableError("away"), [Action.ASK_AGAIN, Action.ASK_AGAIN, Action.DROP]),
+        (LOST, [Action.ASK_AGAIN, Action.ASK_AGAIN, Action.DROP]),
+        (BROKEN, [Action.ASK_AGAIN, Action.ASK_AGAIN, Action.DROP]),
+        (REFUSAL, [Action.DROP]),
+        (None, [Action.DROP]),
+        (GONE, [Action.END]),
+        (FencedError("another"), [Action.END]),
+    ],
+)
+def test_a_placement_is_asked_for_again_where_what_stopped_it_may_pass(training, failure, answers):
+    given = []
+    for attempt, answer in enumerate(answers, start=1):
+        training.tell(ChangeDue())
+        given.append(training.tell(ChangeFailed(failure, attempt)))
+        assert training.state.phase is (Phase.ENDING if answer is Action.END else Phase.JOINING)
+        training.tell(TrainersJoined())
+    assert given == answers
+
+
+def test_a_way_through_another_trainer_is_kept_until_the_trainer_answers_by_itself(training):
+    assert training.tell(WaySought(answers_itself=False, is_reached=True)) is Action.RELAY
+    assert training.tell(WaySought(answers_itself=False, is_reached=False)) is Action.WAIT
+    assert training.tell(WaySought(answers_itself=True, is_reached=True)) is Action.DIAL_ITSELF
+
+
+def test_a_run_is_handed_over_to_the_trainer_on_the_way_where_nobody_else_chooses(training):
+    assert training.tell(WayTaken(is_chosen=False, has_blocks=True, is_free=True)) is Action.HAND_OVER
+    assert training.tell(WayTaken(is_chosen=True, has_blocks=True, is_free=True)) is Action.WAIT
+    assert training.tell(WayTaken(is_chosen=False, has_blocks=True, is_free=False)) is Action.WAIT
+
+
+def test_a_run_stops_for_a_trainer_that_stops_only_where_its_blocks_have_nowhere_to_go(training):
+    assert training.tell(TrainerStopping(has_blocks=True, is_handed_over=False)) is Action.STOP
+    assert training.tell(TrainerStopping(has_blocks=True, is_handed_over=True)) is Action.WAIT
+    assert training.tell(TrainerStopping(has_blocks=False, is_handed_over=False)) is Action.WAIT
+
+
+@pytest.mark.parametrize(
     ("is_again", "told", "answer"),
     [
         (False, gone(has_checkpoint=True), Action.END_RESUMABLE),
@@ -166,7 +210,7 @@ def test_a_run_that_has_ended_brings_good_weights_home_and_mends_nothing(trainin
     ],
 )
 def test_a_session_that_is_gone_is_begun_again_where_both_sides_share_the_beginning(is_again, told, answer):
-    coordinator = Coordinator(RunState())
+    coordinator = Coordinator(CoordinatorState())
     coordinator.tell(SessionBegun(is_resumed=False, is_again=is_again))
     assert coordinator.tell(told) is answer
 

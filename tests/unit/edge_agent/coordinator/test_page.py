@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import pytest
 
-from edge_agent.coordinator import Phase, RunState, decide, events
+from edge_agent.coordinator import CoordinatorState, Phase, decide, events
 from shared import errors
 from tests.conftest import ROOT
 
@@ -27,6 +27,7 @@ VALUES = {
     float: [0.0, 1.0, 1000.0],
     float | None: [None, 0.0, 1000.0],
     errors.IsthmusError: FAILURES,
+    errors.IsthmusError | None: [None, *FAILURES],
 }
 """Values of the fields of events: all that there are, or some on both sides of each limit."""
 
@@ -65,7 +66,7 @@ def states():
     ]
     truths = itertools.product((False, True), repeat=3)
     for phase, (waits, back, again), past in itertools.product(Phase, truths, pasts):
-        yield RunState(phase, waits, back, *past, again)
+        yield CoordinatorState(phase, waits, back, *past, again)
 
 
 def test_the_page_shows_what_the_command_prints(capsys):

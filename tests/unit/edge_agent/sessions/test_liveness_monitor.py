@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_agent.coordinator import Coordinator, Phase, RunState
+from edge_agent.coordinator import Coordinator, CoordinatorState, Phase
 from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, LivenessMonitor
 from edge_agent.sessions.stand_ins import StandIns
 from edge_agent.sessions.step_watch import Stall
@@ -72,7 +72,7 @@ def session(trainers):
         state=SimpleNamespace(plan=plan),
         stored=SimpleNamespace(shared=CheckpointName(0, 1)),
         retry=Retry(None),
-        coordinator=Coordinator(RunState(Phase.TRAINING)),
+        coordinator=Coordinator(CoordinatorState(Phase.TRAINING)),
         experiment=SimpleNamespace(
             config=SimpleNamespace(
                 all_trainers=[
