@@ -85,6 +85,10 @@ class ServerConfig(Section):
     after that the trainer looks at no call of that host until it has waited. Health checks are not counted."""
     max_calls_at_once: PositiveInt = 64
     """Calls of one subject or host that may be under way. Each holds one message at most, and a training stream its tensors."""
+    max_recalled_bytes: PositiveInt = 16 * 1024**3
+    """Disk that the features of one session's samples may take, where a device sends each once (deployment.recall): those of a
+    whole data set, with the labels. They lie in the session's folder (checkpoints.location), so that has to be one of this
+    machine. The trainer refuses a session that would take more."""
     accept_inputs: bool = False
     """Lets sessions send this trainer what counts as raw samples, where the edge permits it too (privacy.inputs_to): also
     features off which samples can be read number by number, and gradients and replicas of blocks that compute on raw

@@ -1,5 +1,6 @@
 """The configuration of the edge agent: what it trains, on which data, how, and with which trainer."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -356,6 +357,24 @@ class EdgeConfig(Config):
                     "before the trainer is replaced; make the second one smaller, or leave one out"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _recall_is_possible(self) -> Self:
+        for sentence in self._against_recall() if self.deployment.recall else ():
+            raise ValueError(f"deployment.recall is true, and {sentence}")
+        return self
+
+    def _against_recall(self) -> Iterator[str]:
+        if self.model.frozen_mode != "eval":
+            yield f'model.frozen_mode is "{self.model.frozen_mode}", with which features change; set it to "eval"'
+        if self.member is not None:
+            yield f"group.name is {self.group.name!r}; a group's trainers keep no features, so leave one of them out"
+        if self.engine.profile is not None:
+            yield "engine.profile is set; the engine does not know what recalled steps cost, so leave one of them out"
+        if self.data.longest is not None:
+            yield "data.longest is set; features of one length alone are kept, so leave one of them out"
+        if self.output.record:
+            yield "output.record is true; a run whose features are recalled cannot be repeated, so leave one of them out"
 
     @model_validator(mode="after")
     def _group_is_possible(self) -> Self:

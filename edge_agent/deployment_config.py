@@ -116,6 +116,11 @@ class DeploymentConfig(Section):
     rate. With it, unless `downlink_codec` names one, error gradients have 8 bits, and 4 from the first milestone on."""
     downlink_codec: GradientCodec = _UNSAID
     """Codec of error gradients on the downlink; a list as in `codec`."""
+    recall: bool = False
+    """Sends the feature and the labels of each sample once. The trainer keeps them on its disk, and in later epochs gets the
+    numbers of the samples of a step alone; this device then reads no sample and computes no block. For one cut behind blocks
+    that are all frozen, with `model.frozen_mode = "eval"`, and samples that are the same whenever they are read. A lossy codec
+    encodes each sample by itself."""
     codec_every: Unit = "epoch"
     """Unit of the positions in lists in `codec` and `downlink_codec`; both units count from 0."""
 

@@ -21,6 +21,8 @@ SAMPLES_AHEAD = 2
 """Number of steps whose samples leave before they begin, where nothing else is said."""
 MOST_SAMPLES_AHEAD = 8
 """Greatest number of such steps."""
+MOST_RECALLED_SAMPLES = 2**31 - 1
+"""Greatest number of samples whose features a trainer keeps: their numbers travel as int32."""
 MAX_DIMENSIONS = 8
 """Most dimensions of a tensor on a link (see `TensorHeader.shape`). The check comes before code loops over millions of them."""
 MOST_WORKERS = 16

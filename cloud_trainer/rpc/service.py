@@ -68,6 +68,7 @@ class TrainerService:
             config.server.max_session_modules,
             config.server.max_build_seconds,
             config.server.accept_inputs,
+            config.server.max_recalled_bytes,
         )
         self.sessions = SessionRegistry(
             config.server.max_sessions,
@@ -230,6 +231,7 @@ class TrainerService:
             self._limits,
             self._device,
             config.checkpoints.step_log,
+            self._store.recall_folder(session_id),
         )
         threads = Threads(self._threads.compute_lane(session_id), self._threads.codec_lane(session_id))
         statistics = SessionStatistics()

@@ -22,6 +22,7 @@ class Limits:
     build_seconds: float = 60.0
     accept_inputs: bool = False
     """True if raw samples may be sent to this trainer."""
+    recalled_bytes: int = 16 * 1024**3
 
     @property
     def of_a_build(self) -> BuildLimits:
@@ -36,6 +37,15 @@ class Limits:
                 f"the session would take about {count} bytes of memory, for weights, gradients, optimizer state, "
                 "activations, batches in flight, evaluations and blocks on their way; this trainer gives "
                 f"{self.session_bytes} to one (server.max_session_bytes)",
+            )
+
+    def check_recalled(self, samples: int, each_bytes: int) -> None:
+        """Refuse a session that would keep the features of so many samples, if they are too large. Raises StatusError."""
+        if (count := samples * each_bytes) > self.recalled_bytes:
+            raise StatusError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"the session would keep {count} bytes of features and labels, {each_bytes} of each of {samples} samples "
+                f"(deployment.recall); this trainer gives {self.recalled_bytes} to one (server.max_recalled_bytes)",
             )
 
     def check_uses(self, training: int, evaluating: int) -> None:

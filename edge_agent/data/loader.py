@@ -4,6 +4,7 @@ Therefore the loader has no state to save: a run that goes on at step n asks for
 read.
 """
 
+from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from edge_agent.data.collate import Collate
+from edge_agent.data.collate import Collate, Stacked
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from shared.errors import DataError
 from shared.model.features import Features
@@ -46,6 +47,8 @@ class Batch:
     labels: BatchLabels
     """[B, ...]: the samples' labels, stacked, a tensor or several. Integers are int64 here; `Prefetcher` narrows them to the
     smallest type that holds them."""
+    numbers: Tensor | None = None
+    """Numbers of all samples of the step, int32 [B], where those of some are left out; see `BatchLoader.lacking`."""
 
     @property
     def samples(self) -> int:
@@ -93,6 +96,8 @@ class BatchLoader:
         self._whole = whole
         self._offset = 0 if group_batch is None else first_sample
         self._first = (first_sample,) if first_sample else ()
+        self._nothing: Stacked | None = None
+        """A batch without samples, once one was read."""
         self.steps_per_epoch = self._samples // whole if drop_last else -(-self._samples // whole)
         """Steps of one pass over the data."""
 
@@ -105,17 +110,58 @@ class BatchLoader:
             for step, (inputs, labels) in enumerate(batches, start=start_step):
                 yield Batch(step, inputs, labels)
 
+    def lacking(self, start_step: int, stop_step: int, first_step: int) -> Generator[Batch]:
+        """Read the batches of the same steps, but for the samples that an earlier step from `first_step` on has had.
+
+        See `iterate`. Of a batch all samples may be left out.
+        """
+        had = self._had(first_step, start_step)
+        numbers = deque[Tensor]()
+        """Numbers of the batches that are requested and not read."""
+
+        def requests() -> Iterator[BatchRequest]:
+            for step, indices in self._indices(start_step, stop_step):
+                left = indices[~had[indices]]
+                had[indices] = True
+                numbers.append(indices.int())
+                yield self._request(step, left)
+
+        with closing(self._reader.read(requests())) as batches:
+            for step, (inputs, labels) in enumerate(batches, start=start_step):
+                features, columns = features_of_inputs(inputs), label_tensors(labels)
+                if len(columns[0]):
+                    self._nothing = tuple(one[:0] for one in features), tuple(one[:0] for one in columns)
+                    yield Batch(step, inputs, labels, numbers.popleft())
+                else:
+                    assert self._nothing is not None, "the batch of the first step has all its samples"
+                    yield Batch(step, *self._nothing, numbers.popleft())
+
     def close(self) -> None:
         """End the worker processes."""
         self._reader.close()
 
     def _requests(self, start_step: int, stop_step: int) -> Iterator[BatchRequest]:
+        return (self._request(step, indices) for step, indices in self._indices(start_step, stop_step))
+
+    def _request(self, step: int, indices: Tensor) -> BatchRequest:
+        return BatchRequest(indices.tolist(), randomness=(self._seed, "samples", step, *self._first))
+
+    def _indices(self, start_step: int, stop_step: int) -> Iterator[tuple[int, Tensor]]:
+        """Yield the steps, each with the samples of its batch."""
         order_of = lru_cache(maxsize=1)(self._order)
         for step in range(start_step, stop_step):
             epoch, position = divmod(step, self.steps_per_epoch)
             begin = position * self._whole + self._offset
-            indices = order_of(epoch)[begin : begin + self._batch_size].tolist()
-            yield BatchRequest(indices, randomness=(self._seed, "samples", step, *self._first))
+            yield step, order_of(epoch)[begin : begin + self._batch_size]
+
+    def _had(self, first_step: int, stop_step: int) -> Tensor:
+        """Tell of each sample whether any of these steps has it."""
+        had = torch.zeros(self._samples, dtype=torch.bool)
+        for step, indices in self._indices(first_step, stop_step):
+            had[indices] = True
+            if step % self.steps_per_epoch == 0 and had.all():
+                break
+        return had
 
     def _order(self, epoch: int) -> Tensor:
         """Indices of all samples, in the order of this epoch."""

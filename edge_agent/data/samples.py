@@ -65,6 +65,7 @@ class SampleReader:
 
     def read(self, requests: Iterable[BatchRequest]) -> Generator[Stacked]:
         """Inputs and labels of each request in turn, with the samples along the first dimension. Integer labels are int64.
+        Those of a request without samples are empty, and of no kind.
 
         The requests of an earlier call are dropped. Raises DataError, naming the sample, for one that cannot be read or that
         does not fit the others, and for a batch that `collate` does not make as it should.
@@ -144,6 +145,8 @@ class _RequestedBatches(TorchDataset[Stacked | str]):
 
     def read(self, request: BatchRequest) -> Stacked:
         """Inputs and labels, stacked. Raises DataError, naming the sample."""
+        if not request.indices:
+            return torch.empty(0), torch.empty(0)
         if self._tensors is not None:
             rows = torch.tensor(request.indices)
             inputs, labels = (tensor.index_select(0, rows) for tensor in self._tensors)

@@ -9,6 +9,7 @@ from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.operations import block_operations
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.side_effects import check_side_effects
+from edge_agent.experiment.steady_samples import check_steady
 from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
@@ -56,6 +57,8 @@ class Workload:
         total_steps = training.epochs * self.loader.steps_per_epoch
         self.steps = _whole_updates(min(total_steps, training.max_steps or total_steps), training.accumulate_batches)
         check_label_count(training.loss, len(label_tensors(first.labels)))
+        if config.deployment.recall:
+            check_steady(train, self.collate, data.batch_size)
         self.recipe = Recipe(
             optimizer=training.optimizer,
             schedule=training.schedule,
@@ -70,6 +73,8 @@ class Workload:
             frozen=config.model.frozen,
             learns=config.model.learns,
             frozen_mode=config.model.frozen_mode,
+            recalled_samples=self.samples if config.deployment.recall else 0,
+            recalled_label_bytes=_label_bytes(first) if config.deployment.recall else 0,
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=schedule_steps or total_steps,
         )
@@ -144,6 +149,11 @@ class Workload:
         self.loader.close()
         if self.evaluation is not None:
             self.evaluation.close()
+
+
+def _label_bytes(first: Batch) -> int:
+    """Count the bytes of the labels of a sample, as the loss takes them."""
+    return sum(one.nbytes for one in label_tensors(first.labels)) // first.samples
 
 
 def _whole_updates(steps: int, batches: int) -> int:

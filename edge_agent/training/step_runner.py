@@ -38,7 +38,9 @@ class StepRunner:
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """Return the batches of these steps, fetched ahead."""
         loader, thread = self._session.experiment.loader, self._session.threads.reading
-        source = loader.iterate(step, stop_step)
+        window = self._worker.executor.window
+        recalls = window.plan.recalls
+        source = loader.lacking(step, stop_step, window.first) if recalls else loader.iterate(step, stop_step)
         self._batches = Prefetcher(source, thread, self._worker.executor.note_ready, loader.reading)
         return self._batches
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from shared.codec import FeedbackMode
 from shared.execution.block_slices import Slices
 from shared.execution.failures import translate_loss_failures
+from shared.execution.recalled import Recalled
 from shared.execution.shared_blocks import BlockPart, WeightedPart, added, part_of, summed, weights_of
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import BlockSlice, StepPlan, Tile, stages
@@ -49,12 +50,16 @@ class _PlacedStage(NamedTuple):
 class PlacedBlocks:
     """The blocks with which one worker computes. A block that it shares is a copy of its own."""
 
-    def __init__(self, held: HeldBlocks, plan: StepPlan, worker: str, method: Method) -> None:
-        """held: those of `held_blocks` for this worker."""
+    def __init__(
+        self, held: HeldBlocks, plan: StepPlan, worker: str, method: Method, recalled: Recalled | None = None
+    ) -> None:
+        """held: those of `held_blocks` for this worker. recalled: see `recalled`."""
         placement, model = plan.placement, plan.model
         self.held = held
         self._slices = Slices(held.chain, held.recipe, merged=model.merged)
         self.worker = worker
+        self.recalled = recalled
+        """Features that are kept here, where the worker's program recalls any."""
         self.feedback = method.feedback
         self._head = method.head
         self.passes_no_gradient = False

@@ -34,6 +34,7 @@ def facts_of(chain: Chain, recipe: Recipe | None = None, *, merged: bool = False
         precisions=recipe.precisions,
         label_tensors=recipe.label_tensors,
         samples_ahead=recipe.samples_ahead,
+        recalls=recipe.recalls,
     )
 
 
@@ -52,10 +53,12 @@ def _value_facts(chain: Chain, value: Value) -> ValueFacts:
 
 def _facts_of(block: Block, slices: Slices | None) -> BlockFacts:
     over_samples = any(isinstance(module, _NORMALISES_OVER_SAMPLES) for module in block.module.modules())
+    keeps_statistics = any(part.training and [*part.buffers(recurse=False)] for part in block.module.modules())
     return BlockFacts(
         block.name,
         trainable=block.trainable,
         has_buffers=bool(block.named_buffers() or block.named_transients()),
         min_samples=2 if over_samples else 1,
         slices=1 if slices is None else len(slices.of(block.index)),
+        steady=not (block.trainable or block.draws_random or keeps_statistics),
     )

@@ -25,6 +25,7 @@ from shared.placement import (
     Forward,
     Loss,
     Norms,
+    Recall,
     Route,
     Rows,
     StepPlan,
@@ -69,6 +70,8 @@ class SegmentRunner:
                     self._measure(state, blocks)
                 case Clip():
                     self._clip(state)
+                case Recall(stage):
+                    self._recall(state, stage)
                 case Learn(stage, updates_follow) if rows := self._rows(stage.rows, state):
                     self._learn(state, stage, rows)
                     if not updates_follow:
@@ -94,6 +97,8 @@ class SegmentRunner:
             return
         rows = self._scaled(crossing.rows, state)
         match crossing.cargo:
+            case (Cargo.FEATURE | Cargo.LABEL) as cargo if self._plan.recalls:
+                state.fresh[cargo] = load
             case Cargo.FEATURE:
                 state.tensors.add_feature(crossing.index, rows, load)
             case Cargo.ERROR_GRADIENT:
@@ -118,6 +123,14 @@ class SegmentRunner:
             state.given[crossing.of_block] = load
         else:
             state.parts[crossing] = load
+
+    def _recall(self, state: StepInFlight, stage: Tile) -> None:
+        *labels, numbers = features_of(state.fresh.pop(Cargo.LABEL))
+        assert self._blocks.recalled is not None, "there is one wherever a program recalls"
+        features, of_all = self._blocks.recalled.take(numbers, state.fresh.pop(Cargo.FEATURE), tuple(labels))
+        rows = self._scaled(stage.rows, state)
+        state.tensors.add_feature(stage.first, rows, features)
+        state.labels.append(tuple(Piece(rows, one) for one in of_all))
 
     def _measure(self, state: StepInFlight, blocks: tuple[int, ...]) -> None:
         taken = {block: state.block_gradients.pop(block, {}) for block in blocks}
@@ -176,7 +189,8 @@ class SegmentRunner:
     def sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Parcel]:
         """Make what a step sends."""
         return [
-            Parcel(state.step, state.samples, crossing, self._load(state, crossing), state.scale) for crossing in sends
+            Parcel(state.step, state.batch_samples, crossing, self._load(state, crossing), state.scale)
+            for crossing in sends
         ]
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
@@ -190,7 +204,10 @@ class SegmentRunner:
                 return tuple(spec.zeros(0) if slot in crossing.slots else None for slot, spec in kinds)
             case Cargo.LABEL:
                 # Of a part without samples, empty tensors of the kinds that they have.
-                return self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
+                labels = (
+                    self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
+                )
+                return labels if state.numbers is None else (*labels, state.numbers)
             case Cargo.ERROR_GRADIENT:
                 if not rows.count:
                     return (None,) * len(self._types.specs(crossing.index))

@@ -9,7 +9,7 @@ from shared.execution.pieces import Piece
 from shared.execution.shared_blocks import BlockPart, CodedWeights
 from shared.execution.step_tensors import StepTensors
 from shared.model.features import Slots
-from shared.placement import BlockSlice, Crossing
+from shared.placement import BlockSlice, Cargo, Crossing
 from shared.training.clipping import BlockNorms
 from shared.training.held_blocks import BlockGradients
 from shared.training.losses import BatchLoss
@@ -46,6 +46,11 @@ class StepInFlight:
     """Loads that have come, by the segment that needs them and by their place in it."""
     labels: list[tuple[Piece, ...]] = field(default_factory=list)
     """Labels that have come, each a piece a tensor."""
+    numbers: Tensor | None = None
+    """Numbers of all samples of the batch, int32, where they enter and features are recalled: `samples` counts those whose
+    feature is to be sent."""
+    fresh: dict[Cargo, Slots] = field(default_factory=dict)
+    """Features and labels of the samples of the batch that were not here, until they are kept."""
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
     """Gradients of this worker's own part, or of all parts once they are summed."""
     parts: dict[Crossing, BlockPart] = field(default_factory=dict)
@@ -61,6 +66,11 @@ class StepInFlight:
     """Number by which the loss is scaled, where it is."""
     loss: BatchLoss | None = None
     """Loss of this worker's part."""
+
+    @property
+    def batch_samples(self) -> int:
+        """Number of samples in the whole batch."""
+        return self.samples if self.numbers is None else len(self.numbers)
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,7 @@ links: its caller brings arrivals, runs one piece of work at a time, and sends t
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from shared.errors import DataError
 from shared.execution.blocks import PlacedBlocks
@@ -116,10 +117,13 @@ class StepScheduler:
         """Return the crossings that come to this worker in every step, by the segment that needs them."""
         return tuple(segment.receives for segment in self._segments)
 
-    def feed(self, step: int, samples: int, inputs: Slots, labels: Features) -> list[Parcel]:
+    def feed(
+        self, step: int, samples: int, inputs: Slots, labels: Features, numbers: Tensor | None = None
+    ) -> list[Parcel]:
         """Take this worker's samples of a batch, which begins later. Returns the sends that may go before it begins.
 
-        samples: of the whole batch. inputs, labels: the rows of this worker's source. Raises DataError for labels of another
+        samples: of the whole batch. inputs, labels: the rows of this worker's source. Where features are recalled, these are of
+        the samples whose feature was not sent, and numbers are those of all samples. Raises DataError for labels of another
         number of tensors than in the first batch.
         """
         assert self._source is not None, "batches begin where samples are"
@@ -130,6 +134,10 @@ class StepScheduler:
             )
         self._window.feed(step)
         state = self._state(step, samples)
+        state.samples, state.numbers = (
+            samples,
+            numbers,
+        )  # what the trainer sends of a step may be here before its samples
         self._runner.add_samples(state, self._source, inputs, labels)
         return self._runner.sent(state, self._sent_ahead)
 

@@ -4,7 +4,7 @@ import bisect
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from shared.placement.facts import ModelFacts, ValueFacts
@@ -29,7 +29,8 @@ class Crossing:
 
     index: of a feature and of an error gradient, the block whose input it is (L: the output of the model); of weights and
     their gradients, the block. Labels have index L. slots: of a feature, of an error gradient and of labels, the tensors
-    that cross; of norms, the blocks; of weights and their gradients, the number of the slice.
+    that cross, and where features are recalled the numbers of the samples behind the labels; of norms, the blocks; of weights
+    and their gradients, the number of the slice.
     """
 
     sender: str
@@ -319,7 +320,14 @@ def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
     forward = crossings(placement, model)
     if not training:
         return Flow(forward, (), ())
+    if model.recalls:
+        forward = tuple(_with_numbers(one) if one.cargo is Cargo.LABEL else one for one in forward)
     return Flow(forward, gradient_crossings(placement, model), weight_crossings(placement, model))
+
+
+def _with_numbers(labels: Crossing) -> Crossing:
+    """The same labels and, in one slot more, the numbers of the samples of the batch."""
+    return replace(labels, slots=(*labels.slots, len(labels.slots)))
 
 
 def steps_ahead(placement: Placement, flow: Flow, *, training: bool, merged: bool = False) -> int:

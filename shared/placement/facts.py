@@ -16,6 +16,8 @@ class BlockFacts:
     """The fewest samples that a part of it can compute on: 2 with batch-norm."""
     slices: int = 1
     """Number of slices in which a group of devices exchanges it."""
+    steady: bool = False
+    """True if it makes the same of a sample in every step: nothing in it learns, draws random numbers or keeps statistics."""
 
     @property
     def changes(self) -> bool:
@@ -68,6 +70,8 @@ class ModelFacts:
     """Number of tensors that the labels of a batch are."""
     samples_ahead: int = 0
     """Steps whose samples and labels may leave before K lets them begin."""
+    recalls: bool = False
+    """True if the feature and the labels of a sample cross in the first step that has it, and its number alone later."""
 
     def __post_init__(self) -> None:
         if not self.values:

@@ -37,6 +37,13 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
+class Recall:
+    """Keep the features and labels that have come for the input of a stage, and take those of all samples of the batch."""
+
+    stage: Tile
+
+
+@dataclass(frozen=True, slots=True)
 class Forward:
     """Run the blocks of a stage; its input is complete, in the order of the samples."""
 
@@ -87,7 +94,7 @@ class Update:
     block: int
 
 
-Operation = Take | Send | Receive | Forward | Loss | Backward | Sum | Norms | Clip | Update
+Operation = Take | Send | Receive | Recall | Forward | Loss | Backward | Sum | Norms | Clip | Update
 Program = tuple[Operation, ...]
 
 
@@ -132,6 +139,8 @@ class _Writer:
             yield from self._received(worker, Cargo.FEATURE, stage.first)
             if stage.stop == last:  # so that nothing is waited for between the last block and its backward
                 yield from self._received(worker, Cargo.LABEL, last)
+                if training and self._model.recalls:
+                    yield Recall(stage)
             yield Forward(stage)
             for block in stage.blocks:
                 yield from self._sent(worker, Cargo.FEATURE, block + 1)

@@ -73,6 +73,11 @@ class StepPlan:
         to_hear = self.unaware | {first_worker(placement)}
         self._heard = {worker: reports_heard(self._parents, worker, to_hear) for worker in placement.workers}
 
+    @property
+    def recalls(self) -> bool:
+        """Tell whether features are kept where they come, so that each sample's crosses once; see `Recall`."""
+        return self.training and self.model.recalls
+
     def program(self, worker: str) -> Program:
         """Return the program of a worker for a step; empty where it has no part in it."""
         return self._programs.get(worker, ())

@@ -32,6 +32,7 @@ def check(placement: Placement, model: ModelFacts, permissions: Permissions) -> 
         _labels,
         _routes,
         _types,
+        _recalled,
     )
     for rule in rules:
         for sentence in rule(placement, model):
@@ -221,6 +222,30 @@ def _types(placement: Placement, model: ModelFacts) -> Iterator[str]:
             yield (
                 f"{what} would go from {one.sender!r} to {one.receiver!r} and holds numbers of type {name}, which cannot be "
                 "sent; let one worker have that block and what comes before it"
+            )
+
+
+def _recalled(placement: Placement, model: ModelFacts) -> Iterator[str]:
+    """Features are recalled at one cut, before which every block makes the same of a sample in every step."""
+    if not model.recalls:
+        return
+    holders = [[tile.worker for tile in placement.holders(block)] for block in range(placement.blocks)]
+    device, trainer, cut = holders[0], holders[-1], holders.count(holders[0])
+    is_cut = device != trainer and holders == [device] * cut + [trainer] * (placement.blocks - cut)
+    sources = [source.worker for source in placement.sources]
+    if model.merged or not is_cut or sources != device or len(trainer) > 1 or placement.shared_blocks:
+        yield (
+            "features are recalled (deployment.recall), which takes one cut: the first blocks where the samples are, all "
+            "others on one trainer, and no group; set deployment.cut, or leave deployment.recall out"
+        )
+    for block in range(cut):
+        if not (facts := model.blocks[block]).steady:
+            does, mend = "draws random numbers, or keeps statistics", "leave deployment.recall out"
+            if facts.trainable:
+                does, mend = "learns", "freeze it by model.frozen"
+            yield (
+                f"block {block} ({facts.name}) {does}, so its feature of a sample changes and cannot be recalled "
+                f"(deployment.recall); {mend}, or set deployment.cut to {block or 'fewer blocks'}"
             )
 
 

@@ -6,9 +6,11 @@ configuration is judged, and a plan is made, without torch.
 """
 
 from shared.registry.codecs import (
+    BY_SAMPLE,
     CODECS,
     CodecSpec,
     bit_widths,
+    by_sample,
     codec_bits,
     codec_names,
     codec_of_bits,
@@ -20,6 +22,7 @@ from shared.registry.policies import POLICIES
 from shared.registry.precisions import Precision, Precisions
 
 __all__ = [
+    "BY_SAMPLE",
     "CODECS",
     "LOSSES",
     "OPTIMIZERS",
@@ -33,6 +36,7 @@ __all__ = [
     "Precision",
     "Precisions",
     "bit_widths",
+    "by_sample",
     "codec_bits",
     "codec_names",
     "codec_of_bits",

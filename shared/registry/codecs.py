@@ -3,7 +3,7 @@
 A new codec is a file in `shared/codec/` and its line here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shared.errors import ConfigError
 
@@ -27,6 +27,8 @@ class CodecSpec:
     stochastic: bool = False
     """True if the bytes depend on random numbers too (`seed_stochastic_rounding`). That is all the state a codec may
     have: one object serves every session and thread, and checkpoints hold nothing of it."""
+    by_element: bool = False
+    """True if each element is encoded by itself, so that it is the same in every batch."""
 
 
 _RAW, _CAST, _UNIFORM = "shared.codec.floating:Raw", "shared.codec.floating:Cast", "shared.codec.uniform:Uniform"
@@ -40,10 +42,10 @@ def _uniform(bits: int, *, by_channel: bool, stochastic: bool) -> CodecSpec:
 CODECS: dict[str, CodecSpec] = {
     spec.name: spec
     for spec in (
-        CodecSpec("raw", "raw", 32, _RAW, lossy=False),
-        CodecSpec("fp32", "fp32", 32, _CAST, lossy=False),
-        CodecSpec("fp16", "fp16", 16, _CAST, lossy=True),
-        CodecSpec("bf16", "bf16", 16, _CAST, lossy=True),
+        CodecSpec("raw", "raw", 32, _RAW, lossy=False, by_element=True),
+        CodecSpec("fp32", "fp32", 32, _CAST, lossy=False, by_element=True),
+        CodecSpec("fp16", "fp16", 16, _CAST, lossy=True, by_element=True),
+        CodecSpec("bf16", "bf16", 16, _CAST, lossy=True, by_element=True),
         *(
             _uniform(bits, by_channel=by_channel, stochastic=stochastic)
             for bits in (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -55,21 +57,37 @@ CODECS: dict[str, CodecSpec] = {
     )
 }
 
+BY_SAMPLE = "-by-sample"
+"""End of the name of a codec that encodes each sample of a batch as the codec named before encodes a batch. No configuration
+names it: both sides take it where what is sent must not depend on the batch (`deployment.recall`)."""
+_BY_SAMPLE = {
+    f"{spec.name}{BY_SAMPLE}": replace(
+        spec, name=f"{spec.name}{BY_SAMPLE}", implementation="shared.codec.by_sample:BySample"
+    )
+    for spec in CODECS.values()
+    if not spec.by_element
+}
+
 _FALLBACK_ORDER = ("fp32", "uniform")
 """Families in which a codec of a width is searched for in this order, before any other, where the wanted family has none."""
 
 
 def codec_names() -> tuple[str, ...]:
-    """Every name that `codec_spec` knows."""
+    """Every name that a configuration may have."""
     return tuple(CODECS)
 
 
 def codec_spec(name: str) -> CodecSpec:
-    """Return the facts of the codec of that name. Raises ConfigError, which lists the names that exist."""
+    """Return the facts of the codec of that name. Raises ConfigError, which lists the names that a configuration may have."""
     try:
-        return CODECS[name]
+        return CODECS[name] if name in CODECS else _BY_SAMPLE[name]
     except KeyError:
         raise ConfigError(f"codec {name!r} does not exist; there are {', '.join(CODECS)}") from None
+
+
+def by_sample(name: str) -> str:
+    """Name the codec that encodes each sample of a batch by itself as this one encodes a batch. ConfigError as `codec_spec`."""
+    return name if codec_spec(name).by_element else f"{name}{BY_SAMPLE}"
 
 
 def codec_bits(name: str) -> int:

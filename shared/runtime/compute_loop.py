@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from torch import Tensor
+
 from shared.concurrency.result_queue import ResultQueue
 from shared.concurrency.threads import Runner
 from shared.execution.failures import translate_failures
@@ -35,9 +37,11 @@ class Samples(NamedTuple):
     """The part of a batch that is one worker's."""
 
     whole: int
-    """The samples of the whole batch."""
+    """The samples of the whole batch, or with `numbers` those that are here of it."""
     inputs: Features
     labels: Features
+    numbers: Tensor | None = None
+    """Numbers of all samples of the batch, int32, where features are recalled: those whose feature was sent are not here."""
 
 
 class BatchSource(Protocol):
@@ -301,7 +305,7 @@ class ComputeLoop:
             if self._source_to_take() is not source:  # no more since the batch was read; it stays ready
                 return False
             step, batch = self._window.fed, source.take()
-            outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels)
+            outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels, batch.numbers)
         self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         if outgoing:
             self._put_departing(Departing(step, outgoing, ends_step=False))

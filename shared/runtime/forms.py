@@ -21,7 +21,7 @@ from shared.execution.step_in_flight import EncodedSlots, Load
 from shared.model.chain import Chain
 from shared.model.spec import TensorSpec
 from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route
-from shared.registry import codec_spec
+from shared.registry import by_sample, codec_spec
 from shared.runtime.announcements import ExpectedTensor
 from shared.runtime.block_entries import BlockEntry, entries_of
 from shared.training.clipping import check_coefficient, check_norms, count_of
@@ -120,9 +120,18 @@ class FeatureForm(Form):
     """A feature or an error gradient. Some slots go raw; see `Chain.coded_slots`."""
 
     def __init__(
-        self, crossing: Crossing, placement: Placement, codecs: Mapping[int, str], chain: Chain, types: CrossingTypes
+        self,
+        crossing: Crossing,
+        placement: Placement,
+        codecs: Mapping[int, str],
+        chain: Chain,
+        types: CrossingTypes,
+        *,
+        recalls: bool = False,
     ) -> None:
+        """recalls: True where the feature of samples that are kept is left out."""
         super().__init__(crossing, placement, codecs)
+        self._recalls = recalls
         self._chain = chain
         self._specs = types.specs(crossing.index)
         self._is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
@@ -134,6 +143,8 @@ class FeatureForm(Form):
         tensor: TensorSpec | Callable[[TensorSpec], None] = whole
         if rows and lengths is not None and lengths.varies(self.crossing.index, slot):
             tensor = partial(self._check_length, slot, whole)
+        elif self._recalls:
+            tensor = partial(_check_part, whole)
         return ExpectedTensor(
             self.key(step, slot), self.version, self.codecs[slot], tensor, may_be_absent=self._is_gradient
         )
@@ -174,17 +185,30 @@ class FeatureForm(Form):
 class LabelForm(Form):
     """Labels, which the loss judges."""
 
-    def __init__(self, crossing: Crossing, placement: Placement, check_labels: Callable[[TensorSpec], None]) -> None:
-        """check_labels: refuses labels that the loss cannot take; raises an IsthmusError."""
+    def __init__(
+        self,
+        crossing: Crossing,
+        placement: Placement,
+        check_labels: Callable[[TensorSpec], None],
+        *,
+        recalls: bool = False,
+    ) -> None:
+        """check_labels: refuses labels that the loss cannot take; raises an IsthmusError.
+
+        recalls: True where labels of samples that are kept are left out, and the last slot has the numbers of all samples.
+        """
         super().__init__(crossing, placement, dict.fromkeys(crossing.slots, "raw"))
         self._check_labels = check_labels
+        self._recalls = recalls
 
     def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
         """See `Form.expected`."""
         rows = self._rows(samples)
+        if self._recalls and slot == self.slots[-1]:
+            return ExpectedTensor(self.key(step, slot), self.version, "raw", TensorSpec((rows,), torch.int32))
 
         def check(labels: TensorSpec) -> None:
-            if not labels.shape or labels.shape[0] != rows:
+            if not labels.shape or labels.shape[0] > rows or (labels.shape[0] < rows and not self._recalls):
                 raise ProtocolError(f"labels {labels.shape} came for {rows} samples")
             self._check_labels(labels)
 
@@ -322,16 +346,18 @@ class Forms:
         residuals: Residuals | None = None,
         *,
         merged: bool = False,
+        recalls: bool = False,
     ) -> None:
         """check_labels: see `LabelForm`. recipe: in some precisions the loss is scaled, so that gradients may overflow.
 
         residuals: the losses of codecs on the gradients of weights that this worker has sent. merged: True where a group
-        updates, so that slices of blocks cross.
+        updates, so that slices of blocks cross. recalls: see `StepPlan.recalls`.
         """
         self.placement = placement
         self._chain = chain
         self._check_labels = check_labels
         self._recipe = recipe
+        self._recalls = recalls
         self._residuals = residuals or Residuals()
         self._types = CrossingTypes(chain, recipe, placement)
         self._slices = Slices(chain, recipe, merged=merged)
@@ -349,11 +375,11 @@ class Forms:
         codec = placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
         match crossing.cargo:
             case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
-                coded = chain.coded_slots(crossing.index)
+                coded, codec = chain.coded_slots(crossing.index), by_sample(codec) if self._recalls else codec
                 codecs = {slot: codec if coded[slot] else "raw" for slot in crossing.slots}
-                return FeatureForm(crossing, placement, codecs, chain, self._types)
+                return FeatureForm(crossing, placement, codecs, chain, self._types, recalls=self._recalls)
             case Cargo.LABEL:
-                return LabelForm(crossing, placement, self._check_labels)
+                return LabelForm(crossing, placement, self._check_labels, recalls=self._recalls)
             case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
                 return BlockForm(crossing, placement, self._entries_of(crossing), codec, self._residuals)
         return NumbersForm(crossing, placement, chain, self._recipe)
@@ -367,6 +393,16 @@ class Forms:
                 self._entries[cargo, one] = dict(enumerate(found, first))
                 first += len(found)
         return self._entries[cargo, crossing.of_block]
+
+
+def _check_part(whole: TensorSpec, tensor: TensorSpec) -> None:
+    """Refuse a tensor that is not one of some samples of a batch. whole: that of all of them."""
+    if not tensor.shape or tensor != TensorSpec((tensor.shape[0], *whole.shape[1:]), whole.dtype):
+        raise ProtocolError(
+            f"a feature is {tensor.dtype} {tensor.shape}; {whole.dtype} {whole.shape} was expected, or less"
+        )
+    if tensor.shape[0] > whole.shape[0]:
+        raise ProtocolError(f"a feature of {tensor.shape[0]} samples came for a batch of {whole.shape[0]}")
 
 
 def _decoded(encoded: EncodedSlots) -> dict[int, Tensor]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from shared.events import Emit
 from shared.execution.blocks import Method, PlacedBlocks
+from shared.execution.recalled import Recalled
 from shared.execution.residuals import Residuals
 from shared.execution.step_in_flight import Parcel
 from shared.model.spec import TensorSpec
@@ -28,6 +29,8 @@ class WorkerSetup(NamedTuple):
     step_log: StepLog | None = None
     give: Callable[[Parcel], object] | None = None
     """See `PlacementExecutor`."""
+    begin_recall: Callable[[StepPlan, int], Recalled] | None = None
+    """Begins to keep features anew, from a step on; None where no features are kept."""
 
 
 class PlacedWorker:
@@ -94,9 +97,19 @@ class PlacedWorker:
 
     def _made(self, plan: StepPlan, emit: Emit, first_step: int, life: int = 0) -> PlacementExecutor:
         setup = self._setup
-        blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method)
-        held, merged = setup.held, plan.model.merged
-        forms = Forms(plan.placement, held.chain, setup.check_labels, held.recipe, self._residuals, merged=merged)
+        begins = setup.begin_recall if plan.recalls else None
+        recalled = None if begins is None else begins(plan, first_step)
+        blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method, recalled)
+        held = setup.held
+        forms = Forms(
+            plan.placement,
+            held.chain,
+            setup.check_labels,
+            held.recipe,
+            self._residuals,
+            merged=plan.model.merged,
+            recalls=plan.recalls,
+        )
         step_log = setup.step_log if plan.training else None
         window = Window(plan, setup.worker, first_step, life)
         return PlacementExecutor(window, forms, blocks, setup.threads, emit, step_log, setup.give)

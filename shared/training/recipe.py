@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from shared.bounds import MOST_LABEL_TENSORS, MOST_SAMPLES_AHEAD
+from shared.bounds import MOST_LABEL_TENSORS, MOST_RECALLED_SAMPLES, MOST_SAMPLES_AHEAD
 from shared.config import Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import FrozenMode, Learning
@@ -79,10 +79,29 @@ class Recipe(Section):
     """Names of the only parameters that learn; empty where all do but the frozen."""
     frozen_mode: FrozenMode = "train"
     """Mode of modules of which nothing learns."""
+    recalled_samples: Annotated[int, Field(ge=0, le=MOST_RECALLED_SAMPLES)] = 0
+    """Samples of the data set, where the trainer keeps the feature and the labels of each and the device sends them once; else
+    0."""
+    recalled_label_bytes: NonNegativeInt = 0
+    """Bytes of the labels of one of them, as the loss takes them."""
     steps_per_epoch: PositiveInt
     """Turns a step into an epoch."""
     total_steps: PositiveInt
     """Length of the whole training as the schedule sees it."""
+
+    @model_validator(mode="after")
+    def _what_is_recalled_stays_the_same(self) -> Self:
+        if self.recalls and self.frozen_mode != "eval":
+            raise ValueError(
+                f'features are recalled, and frozen_mode is "{self.frozen_mode}"; only blocks that are frozen with "eval" '
+                "make the same feature in every epoch"
+            )
+        return self
+
+    @property
+    def recalls(self) -> bool:
+        """Tell whether the trainer keeps the features of samples, so that each crosses once."""
+        return self.recalled_samples > 0
 
     @property
     def model_clip_norm(self) -> float | None:

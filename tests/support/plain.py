@@ -8,13 +8,13 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from edge_agent import EdgeConfig
-from edge_agent.data import BatchLoader, Collate, evaluation_batches
+from edge_agent.data import BatchLoader, Collate, Dataset, evaluation_batches
 from edge_agent.data.named import load_dataset
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.build import build_model
@@ -75,8 +75,25 @@ class PlainLion(torch.optim.Optimizer):
                     self._momenta[weight] = torch.add(kept * beta2, weight.grad, alpha=1 - beta2)
 
 
+class PlainExperiment(NamedTuple):
+    """Parts of what a configuration trains, built here and now."""
+
+    chain: Chain
+    recipe: Recipe
+    dataset: Dataset
+    loader: BatchLoader
+    steps: int
+
+
 def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
     """The state dict after all steps of `config`, trained here and now."""
+    chain, recipe, _, loader, steps = plain_experiment(config)
+    batches = loader.iterate(0, steps)
+    return plain_loop(chain, recipe, ((batch.step, batch.inputs, batch.labels) for batch in batches))
+
+
+def plain_experiment(config: EdgeConfig) -> PlainExperiment:
+    """Build what a configuration trains, as a user would."""
     data, training = config.data, config.training
     dataset = load_dataset(data.train.factory, data.train.kwargs)
     collate = None if data.collate is None else Collate(data.collate, data.longest)
@@ -102,12 +119,11 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
             parameter.requires_grad_(False)
     example = next(evaluation_batches(dataset, data.batch_size, collate=collate)).inputs
     steps = min(total, training.max_steps or total)
-    batches = loader.iterate(0, steps - steps % training.accumulate_batches)
     chain = build_chain(module, example)
     if config.model.frozen_mode == "eval":
         for name in config.model.frozen:
             module.get_submodule(name).eval()
-    return plain_loop(chain, recipe, ((batch.step, batch.inputs, batch.labels) for batch in batches))
+    return PlainExperiment(chain, recipe, dataset, loader, steps - steps % training.accumulate_batches)
 
 
 def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs, Tensor]]) -> dict[str, Tensor]:

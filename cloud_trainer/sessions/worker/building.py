@@ -1,6 +1,7 @@
 """The builder of a worker's part of a session: it checks every part of an agent's request before that part costs memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,8 @@ from cloud_trainer.sessions.worker.judging import PlacementJudge, read_placement
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
 from shared.execution.blocks import Method
-from shared.placement import held_blocks
+from shared.execution.recalled import Recalled
+from shared.placement import StepPlan, held_blocks
 from shared.registry import POLICIES
 from shared.training.held_blocks import HeldBlocks
 from shared.training.policies import policy_by_name
@@ -31,6 +33,8 @@ class BuiltWorker(NamedTuple):
     method: Method
     judge: PlacementJudge
     step_log: StepLog | None
+    begin_recall: Callable[[StepPlan, int], Recalled] | None
+    """See `WorkerSetup`."""
 
 
 def build_worker(
@@ -41,10 +45,12 @@ def build_worker(
     limits: Limits,
     device: torch.device,
     step_log_folder: Path | None = None,
+    recall_folder: Path | None = None,
 ) -> BuiltWorker:
     """Build a worker's part under a placement, for a session that was opened with `request`.
 
     device: the one on which its blocks compute. step_log_folder: folder for the log of every update; None for no log.
+    recall_folder: folder for the features that the session may keep; None where it has no folder on this machine.
     Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read.
     """
     if request.backward not in POLICIES:
@@ -56,6 +62,11 @@ def build_worker(
     wanted = read_placement(placement, len(request.block_names), batch_size)
     limits.check_staleness(wanted.staleness, wanted.codecs.values())
     chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)
+    if recipe.recalls and recall_folder is None:
+        raise ConfigError(
+            "features are to be kept for this session (deployment.recall), and the trainer keeps sessions in no folder of its "
+            "own machine (checkpoints.location)",
+        )
     precision = recipe.precision_of(request.worker)
     check_precision(precision, device, request.worker)
     graph_bytes = activation_bytes if policy_by_name(request.backward).keeps_graphs else 0
@@ -65,4 +76,5 @@ def build_worker(
     method = Method(
         head, request.backward, FeedbackMode(request.feedback), first_sample=request.group.rank * batch_size
     )
-    return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id))
+    begin_recall = None if recall_folder is None else partial(judge.begin_recall, recall_folder)
+    return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id), begin_recall)

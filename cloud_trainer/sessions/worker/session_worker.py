@@ -51,6 +51,7 @@ class SessionWorker:
             emit=events.emit,
             step_log=built.step_log,
             give=give,
+            begin_recall=built.begin_recall,
         )
         placed = await threads.compute.aside(PlacedWorker, setup, built.active.plan)
         placed.start()

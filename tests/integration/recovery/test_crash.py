@@ -15,6 +15,7 @@ from tests.support.experiments import flags
 from tests.support.forked import Forked, program
 from tests.support.placement_kinds import PEERS_ALLOWED, flags_of
 from tests.support.plain import assert_same_bits, plain_state
+from tests.support.plain_recalled import plain_recalled
 from tests.support.running import ALLOWED, StandardError, edge_config, held_port, run_agent
 
 STEPS = 400
@@ -23,6 +24,12 @@ CHOSEN = [
     f"training.max_steps={STEPS}",
     "training.epochs=10",
     "training.evaluate_every_epochs=0",
+]
+RECALLED = [
+    'model.frozen=["stem", "layers.0"]',
+    'model.frozen_mode="eval"',
+    "deployment.recall=true",
+    'deployment.codec="uniform8"',
 ]
 
 
@@ -162,6 +169,25 @@ def test_a_trainer_that_is_killed_comes_back_and_the_agent_with_it(pair, expecte
     pair.trainer()
     assert agent.until("went back to a checkpoint")["step"] >= 28
     finished(pair, agent, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["agent", "trainer"])
+def test_features_that_are_recalled_are_sent_anew_after_a_death(pair, killed):
+    trainer = pair.trainer()
+    agent = pair.agent(*RECALLED)
+    agent.until("checkpoint at every worker", at_least=100)  # in the third epoch, in which nothing crosses any more
+    if killed == "agent":
+        agent.end()
+        agent = pair.agent(*RECALLED)
+    else:
+        trainer.end()
+        agent.until("trainer away; trying again")
+        trainer = pair.trainer()
+    step = agent.until("went back to a checkpoint")["step"]
+    assert step >= 90
+    assert trainer.until("features are kept from this step on", at_least=1)["step"] == step
+    finished(pair, agent, plain_recalled(edge_config(*CHOSEN, *RECALLED), {0: 2, step: 2}))
 
 
 @pytest.mark.slow

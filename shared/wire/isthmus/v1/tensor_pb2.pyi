@@ -30,7 +30,10 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_FEATURE: _Role.ValueType  # 1
     """What a block hands to the next, on another worker."""
     ROLE_LABEL: _Role.ValueType  # 2
-    """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits."""
+    """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits. Where features are
+    recalled, the slot behind the labels has the numbers of all samples of the batch, int32; features and labels are those of the samples
+    whose number has not come before under this placement, in the order of the batch, and no others.
+    """
     ROLE_ERROR_GRADIENT: _Role.ValueType  # 3
     """What comes back for it."""
     ROLE_BLOCK: _Role.ValueType  # 5
@@ -68,7 +71,10 @@ ROLE_UNSPECIFIED: Role.ValueType  # 0
 ROLE_FEATURE: Role.ValueType  # 1
 """What a block hands to the next, on another worker."""
 ROLE_LABEL: Role.ValueType  # 2
-"""What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits."""
+"""What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits. Where features are
+recalled, the slot behind the labels has the numbers of all samples of the batch, int32; features and labels are those of the samples
+whose number has not come before under this placement, in the order of the batch, and no others.
+"""
 ROLE_ERROR_GRADIENT: Role.ValueType  # 3
 """What comes back for it."""
 ROLE_BLOCK: Role.ValueType  # 5

@@ -9,12 +9,14 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from edge_agent.data import BatchLoader, EvaluationLoader, Reading, TensorDataset, evaluation_batches
 from shared.errors import DataError
+from shared.model.inputs import features_of_inputs
 from shared.model.random_state import random_state
+from shared.training.losses import label_tensors
 
 torch.set_num_threads(1)
 
@@ -246,3 +248,52 @@ def test_a_dataset_that_cannot_fill_a_step_is_refused():
         BatchLoader([], 1, 0, False, 0)
     with pytest.raises(DataError, match="generator is not a dataset; it must have __len__ and __getitem__"):
         list(evaluation_batches((x for x in [1]), 1))  # type: ignore[arg-type]
+
+
+class Counting(list):
+    """Samples that note when they are read."""
+
+    def __init__(self, count):
+        super().__init__((torch.full((2,), float(number)), number) for number in range(count))
+        self.read = []
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+@given(
+    count=st.integers(2, 12),
+    batch_size=st.integers(1, 5),
+    drop_last=st.booleans(),
+    first=st.integers(0, 8),
+    stretches=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+)
+def test_samples_that_a_step_has_had_are_left_out_and_not_read(count, batch_size, drop_last, first, stretches):
+    assume(count >= batch_size)
+    dataset = Counting(count)
+    whole, lacking = (BatchLoader(dataset, batch_size, 3, drop_last, workers=0) for _ in range(2))
+    start, had = first, set()
+    for length in stretches:
+        expected = list(whole.iterate(start, start + length))
+        dataset.read.clear()
+        for batch, all_of_it in zip(lacking.lacking(start, start + length, first), expected, strict=True):
+            assert (batch.step, batch.numbers.tolist()) == (all_of_it.step, all_of_it.labels.tolist())
+            left = [number for number in batch.numbers.tolist() if number not in had]
+            (inputs,), (labels,) = features_of_inputs(batch.inputs), label_tensors(batch.labels)
+            assert (labels.tolist(), labels.dtype) == (left, torch.int64)
+            assert (inputs[:, 0].tolist(), inputs.shape[1:]) == (left, (2,))
+            had |= set(left)
+            assert dataset.read == left
+            dataset.read.clear()
+        start += length
+
+
+def test_the_same_are_left_out_where_other_processes_read():
+    here, there = (BatchLoader(Noisy(), 3, 5, False, workers) for workers in (0, 1))
+    with closing(there):
+        for one, other in zip(here.lacking(2, 11, 2), there.lacking(2, 11, 2), strict=True):
+            assert one.numbers.tolist() == other.numbers.tolist()
+            assert [len(each) for each in label_tensors(one.labels)] == [
+                len(each) for each in label_tensors(other.labels)
+            ]

@@ -158,7 +158,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    21: {
+    22: {
         "accumulate_batches": "integer",
         "checkpoint_activations": "boolean",
         "frozen": "array",
@@ -182,6 +182,8 @@ RECIPES = {
         "optimizer.weight_decay": "number",
         "output": "string or null",
         "precision": "object or string",
+        "recalled_label_bytes": "integer",
+        "recalled_samples": "integer",
         "samples_ahead": "integer",
         "schedule.every": "string",
         "schedule.floor": "number",

@@ -1,0 +1,119 @@
+"""The features and labels of samples, kept where they come, so that each crosses once.
+
+They lie in a file that memory maps, one record a sample, and are written when they first come. A file is begun anew with every
+placement and after every return to a checkpoint, where the device begins to send them anew, too: both sides know what is here
+by the steps since then, and the file need not outlive its process.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from shared.errors import ProtocolError, StorageError
+from shared.files.private_files import make_folder, open_file
+from shared.model.features import Features, FeatureSpecs, Slots
+from shared.model.spec import TensorSpec
+from shared.training.losses import widened
+
+FILE = "features"
+"""Name of the file."""
+
+
+def record_bytes(specs: FeatureSpecs, slots: Sequence[int], label_bytes: int) -> int:
+    """Count the bytes that are kept of one sample. slots: those of the feature that cross."""
+    return sum(specs[slot].bytes // specs[slot].shape[0] for slot in slots) + label_bytes
+
+
+class Recalled:
+    """The features and labels of the samples of one data set. Used by one thread."""
+
+    def __init__(self, folder: Path, samples: int, specs: FeatureSpecs, slots: Sequence[int], label_bytes: int) -> None:
+        """folder: for the file alone. It is made, in full size, when the first features come.
+
+        specs: of the feature, slot by slot. slots: those that cross. label_bytes: of one sample.
+        """
+        self._path = folder / FILE
+        self._specs = specs
+        self._slots = tuple(slots)
+        self._record_bytes = record_bytes(specs, slots, label_bytes)
+        self._label_bytes = label_bytes
+        self._is_kept = torch.zeros(samples, dtype=torch.bool)
+        """Flag of each sample: whether it has come."""
+        self._records = torch.empty(0, 0, dtype=torch.uint8)
+        """[samples, bytes], over the file."""
+        self._labels: FeatureSpecs = ()
+        """Kinds of labels, once they have come."""
+
+    @property
+    def bytes(self) -> int:
+        """Count the bytes of the file."""
+        return len(self._is_kept) * self._record_bytes
+
+    def take(self, numbers: Tensor, features: Slots, labels: Features) -> tuple[Slots, Features]:
+        """Keep the features and labels of the samples that are new, and return those of all samples of a batch.
+
+        numbers: of the samples of the batch, int32 [B]. features, labels: of those that are not here, in the same order.
+        Raises ProtocolError for a sample that is not one of the data set, for more or fewer features than are lacking, and for
+        labels of another kind than before; StorageError where the disk has no room.
+        """
+        numbers, count = numbers.long(), len(self._is_kept)
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+            raise ProtocolError(
+                f"a sample came that is none of the {count} of the data set, which are numbered from 0 on"
+            )
+        lacking = numbers[~self._is_kept[numbers]]
+        columns = [features[slot] for slot in self._slots] + [widened(one) for one in labels]
+        if any(one is None or len(one) != len(lacking) for one in columns):
+            raise ProtocolError(
+                f"features came of other samples than the {len(lacking)} of the batch that are not here"
+            )
+        if len(lacking):
+            self._keep(lacking, [one for one in columns if one is not None])
+        return self._recalled(numbers)
+
+    def _keep(self, numbers: Tensor, columns: Sequence[Tensor]) -> None:
+        labels = tuple(TensorSpec((1, *one.shape[1:]), one.dtype) for one in columns[len(self._slots) :])
+        if not self._labels:
+            if (found := sum(one.bytes for one in labels)) != self._label_bytes:
+                raise ProtocolError(f"labels of {found} bytes a sample came; {self._label_bytes} were said")
+            self._labels, self._records = labels, self._mapped()
+        if labels != self._labels:
+            raise ProtocolError("labels came of another shape or type than those of the first samples")
+        rows = [one.reshape(len(numbers), -1).contiguous().view(torch.uint8) for one in columns]
+        self._records[numbers] = torch.cat(rows, 1)
+        self._is_kept[numbers] = True
+
+    def _recalled(self, numbers: Tensor) -> tuple[Slots, Features]:
+        records, begin = self._records[numbers], 0
+        columns: list[Tensor] = []
+        for spec in (*(self._specs[slot] for slot in self._slots), *self._labels):
+            width = spec.bytes // spec.shape[0]
+            column = records[:, begin : begin + width].clone(memory_format=torch.contiguous_format)
+            columns.append(column.view(spec.dtype).view(len(numbers), *spec.shape[1:]))
+            begin += width
+        by_slot = dict(zip(self._slots, columns, strict=False))
+        return tuple(map(by_slot.get, range(len(self._specs)))), tuple(columns[len(self._slots) :])
+
+    def _mapped(self) -> Tensor:
+        """Make the file in place of an earlier one. Raises StorageError."""
+        try:
+            make_folder(self._path.parent)
+            self._path.unlink(missing_ok=True)
+            handle = open_file(self._path, os.O_RDWR | os.O_EXCL)
+            try:
+                os.posix_fallocate(handle, 0, self.bytes)  # or a write to memory would fail where the disk is full
+                memory = mmap.mmap(handle, self.bytes)
+            finally:
+                os.close(handle)
+        except OSError as cause:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            raise StorageError(
+                f"{self._path} cannot take the {self.bytes} bytes of the features that are to be kept: {cause.strerror}"
+            ) from cause
+        return torch.frombuffer(memory, dtype=torch.uint8).view(len(self._is_kept), self._record_bytes)
