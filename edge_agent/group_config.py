@@ -27,7 +27,7 @@ class GroupSection(Section):
     """Strategy by which gradients and weights of blocks travel; `edge-agent schedule` compares them. "flow" sends each block as
     soon as it can. With any other, segments of blocks travel together, and nothing is pulled before all is pushed."""
     layers: Path | None = Field(default=None, examples=["layers.json"])
-    """File of layers (isthmus.layers/v1) with the seconds from which "ibatch" and "dynacomm" choose the segments: a layer for
+    """File of layers (isthmus.profile/v3) with the seconds from which "ibatch" and "dynacomm" choose the segments: a layer for
     each block. Left out, this device measures them while it trains, and chooses again as they change."""
     codec: Annotated[str, OneOf(codec_names())] = Field(default="raw", examples=["uniform8"])
     """Codec of this device's gradients on their way to the trainers. What a lossy one loses of a gradient is added to that of

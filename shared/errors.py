@@ -31,7 +31,7 @@ class ExitCode(IntEnum):
     REFUSED = 9
     """The trainer understood and said no."""
     PLAN = 10
-    """A profile, a file of a chain, a trace or a link that cannot be planned with."""
+    """A profile, a trace or a link that cannot be planned with."""
     ACCESS = 11
     """The trainer does not know this agent, or the two do not trust each other's certificates."""
     BUSY = 12

@@ -4,7 +4,7 @@ each stage."""
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import Found, Layout, MeasuredLink, Profile, Question, Rates, SearchSpace, best, parse_profile
 from edge_agent.planning.measurements import FLOAT32_BITS
-from edge_agent.planning.profile.chain_v1 import SCHEMA
+from edge_agent.planning.profile import SCHEMA
 from shared.config import load_config
 from shared.model.features import specs_bytes
 from shared.placement import Cargo, Route, document_of
@@ -94,7 +94,7 @@ def chain_document(
     encode: Mapping[str, float] | None = None,
     end_seconds: float = 0.0,
 ) -> dict[str, Any]:
-    """The file (isthmus.chain/v1) of a model on stages that take so many times as long as one at pace 1.
+    """The file of a model on stages that take so many times as long as one at pace 1.
 
     link: each one alike. encode: seconds and seconds_per_byte. end_seconds: what a stage takes besides at each of its links.
     """
@@ -103,7 +103,7 @@ def chain_document(
         run, ends = model.run_seconds[first][stop], (first > 0) + (stop < len(model.names))
         return None if run is None else pace * (run + ends * end_seconds)
 
-    cuts = range(len(model.names) + 1)
+    runs = list(combinations(range(len(model.names) + 1), 2))
     return {
         "schema": SCHEMA,
         "model": "benchmark",
@@ -111,19 +111,24 @@ def chain_document(
         "blocks": [{"name": name, "bytes": size} for name, size in zip(model.names, model.block_bytes, strict=True)],
         "feature_bytes": list(model.feature_bytes),
         "gradient_bytes": list(model.feature_bytes),
-        "encode": encode or {"seconds": 0.0, "seconds_per_byte": 0.0},
-        "min_bits": None,
-        "stages": [
+        "encode": [encode["seconds"], encode["seconds_per_byte"]] if encode else [0.0, 0.0],
+        "workers": [
             {
                 "name": name,
-                "seconds": [[seconds(pace, first, stop) for stop in cuts] for first in cuts],
+                "replayed": [[*run, taken] for run in runs if (taken := seconds(pace, *run)) is not None],
             }
             for name, pace in paces.items()
         ],
         "links": [
-            {"uplink": link.uplink, "downlink": link.downlink, "round_trip_seconds": link.round_trip_seconds}
-            for _ in pairwise(paces)
+            {
+                "between": list(hop),
+                "uplink": link.uplink,
+                "downlink": link.downlink,
+                "round_trip_seconds": link.round_trip_seconds,
+            }
+            for hop in pairwise(paces)
         ],
+        "links_stay": True,
     }
 
 

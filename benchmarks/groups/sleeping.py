@@ -15,8 +15,8 @@ from benchmarks.chain.machines import PROCESS_FLAGS
 from benchmarks.chain.sleeping import PAYLOAD
 from benchmarks.net import Mesh, starred_namespaces
 from benchmarks.support.processes import Agent, AgentRun, trainer_process
+from edge_agent.planning.profile import SCHEMA
 from edge_agent.planning.schedules import Layers
-from edge_agent.planning.schedules.layers import SCHEMA
 
 GROUP, TRAINER = "line", "trainer"
 MOST_MEMBERS = 16

@@ -62,7 +62,7 @@ def measuring(name: str, given: Sequence[str]) -> None:
         "--seconds", type=float, default=SECONDS, help="how long each is measured (default: %(default)g)"
     )
     if name == "run":
-        parser.add_argument("--profile", type=Path, required=True, help="profile of three tiers (isthmus.tiers/v1)")
+        parser.add_argument("--profile", type=Path, required=True, help="profile of three tiers")
         parser.add_argument(
             "--placements", type=Path, required=True, help="placements (isthmus.placement/v1), one a line"
         )

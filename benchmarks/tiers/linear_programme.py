@@ -15,7 +15,7 @@ Line = tuple[float, Floats]
 
 
 def every_division(document: Mapping[str, Any]) -> Iterator[Division]:
-    """Yield the division of each order of roles and each m_s <= m_l. document: a decoded file of schema isthmus.tiers/v1."""
+    """Yield the division of each order of roles and each m_s <= m_l. document: a decoded profile."""
     names, blocks = [worker["name"] for worker in document["workers"]], len(document["blocks"])
     for roles in permutations(names):
         for short_blocks in range(1, blocks + 1):
@@ -55,12 +55,12 @@ def _phases(
     document: Mapping[str, Any], way: str, roles: tuple[str, ...], short_blocks: int, long_blocks: int
 ) -> Iterator[list[Line]]:
     """Yield the lines of which the largest counts, of the blocks up to m_s, and from there to m_l."""
-    workers = {worker["name"]: worker[way] for worker in document["workers"]}
+    workers = {worker["name"]: worker["by_samples"][way] for worker in document["workers"]}
     device = document["workers"][0]["name"]
     rates: dict[tuple[str, str], float] = {}
     for link in document["links"]:
         near, far = link["between"]
-        rates[near, far], rates[far, near] = link["up"], link["down"]
+        rates[near, far], rates[far, near] = link["uplink"], link["downlink"]
     original, short, long = roles
     shares = np.eye(3)
 
@@ -70,11 +70,11 @@ def _phases(
 
     def output(worker: str, cut: int) -> float:
         hop = (worker, original) if way == "forward" else (original, worker)
-        return float(8 * document["feature_bytes"][cut] / rates[hop])
+        return float(8 * document["sample_bytes"][cut] / rates[hop])
 
     def inputs(worker: str) -> float:
         comes = way == "forward" and worker != device
-        return float(8 * document["input_bytes"] / rates[device, worker]) if comes else 0.0
+        return float(8 * document["sample_bytes"][0] / rates[device, worker]) if comes else 0.0
 
     yield [
         line(original, 0, short_blocks, shares[0], inputs(original)),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_agent.planning import Profile, parse_profile
-from edge_agent.planning.profile.tiers_v1 import SCHEMA
+from edge_agent.planning.profile import SCHEMA
 from shared.bounds import SAMPLES_AHEAD
 
 FLOAT_BYTES, LABEL_BYTES = 4, 8
@@ -103,12 +103,17 @@ def document_of(network: Network, setting: Setting, batch_size: int) -> dict[str
         "schema": SCHEMA,
         "model": network.name,
         "batch_size": batch_size,
-        "input_bytes": sizes[0],
         "label_bytes": LABEL_BYTES,
         "blocks": [
-            {"name": layer.name, "bytes": FLOAT_BYTES * layer.weights, "min_samples": 1} for layer in network.layers
+            {
+                "name": layer.name,
+                "bytes": FLOAT_BYTES * layer.weights,
+                "parameter_bytes": FLOAT_BYTES * layer.weights,
+                "reads_raw": index == 0,
+            }
+            for index, layer in enumerate(network.layers)
         ],
-        "feature_bytes": sizes,
+        "sample_bytes": sizes,
         "workers": [
             _worker(name, network.layers, speed, setting.block_seconds)
             for name, speed in setting.operations_per_second.items()
@@ -126,11 +131,13 @@ def document_of(network: Network, setting: Setting, batch_size: int) -> dict[str
 def _worker(name: str, layers: Sequence[Layer], speed: float, block_seconds: float) -> dict[str, Any]:
     return {
         "name": name,
-        "forward": [[block_seconds, layer.operations / speed] for layer in layers],
-        "backward": [[block_seconds, 2 * layer.operations / speed] for layer in layers],
-        "update": [3 * layer.weights / speed for layer in layers],
+        "by_samples": {
+            "forward": [[block_seconds, layer.operations / speed] for layer in layers],
+            "backward": [[block_seconds, 2 * layer.operations / speed] for layer in layers],
+            "update": [3 * layer.weights / speed for layer in layers],
+        },
     }
 
 
 def _link(near: str, far: str, mbit: float, trip_seconds: float) -> dict[str, Any]:
-    return {"between": [near, far], "up": mbit * 1e6, "down": mbit * 1e6, "round_trip_seconds": trip_seconds}
+    return {"between": [near, far], "uplink": mbit * 1e6, "downlink": mbit * 1e6, "round_trip_seconds": trip_seconds}

@@ -20,7 +20,9 @@ def run(arguments: argparse.Namespace) -> None:
     placements that cannot be measured, ConfigError for a placement that may not be, and LinkError without namespaces."""
     profile = replace(load_profile(arguments.profile), samples_ahead=arguments.ahead)
     if profile.by_samples is None:
-        raise PlanError(f"{arguments.profile}: the profile has no times by samples; three tiers need isthmus.tiers/v1")
+        raise PlanError(
+            f"{arguments.profile}: the profile has no times by samples; measure it with `edge-agent profile --tiers`"
+        )
     placements = [
         parse_placement(
             json.loads(line),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_agent.planning import Profile, parse_profile
-from edge_agent.planning.profile.tiers_v1 import SCHEMA
+from edge_agent.planning.profile import SCHEMA
 from shared.bounds import SAMPLES_AHEAD
 
 NAMES = ("edge", "near", "gpu")
@@ -71,16 +71,21 @@ def profile_document(
         "schema": SCHEMA,
         "model": "sleeping",
         "batch_size": BATCH,
-        "input_bytes": feature_bytes[0],
         "label_bytes": 1,
-        "blocks": [{"name": f"b{index}", "bytes": size, "min_samples": 1} for index, size in enumerate(weight_bytes)],
-        "feature_bytes": list(feature_bytes),
+        "blocks": [
+            {"name": f"b{index}", "bytes": size, "parameter_bytes": size, "reads_raw": index == 0}
+            for index, size in enumerate(weight_bytes)
+        ],
+        "sample_bytes": list(feature_bytes),
         "workers": [
             {
                 "name": name,
-                "forward": [[BLOCK_SECONDS, each]] * count,
-                "backward": [[BACKWARD * BLOCK_SECONDS, BACKWARD * each]] * count,
-                "update": [0.0] * count,
+                "by_samples": {
+                    "forward": [[BLOCK_SECONDS, each]] * count,
+                    "backward": [[BACKWARD * BLOCK_SECONDS, BACKWARD * each]] * count,
+                    "update": [0.0] * count,
+                    "message": [MESSAGE_SECONDS, 0.0],
+                },
             }
             for name, each in zip(NAMES, sample_seconds, strict=True)
         ],
@@ -90,9 +95,8 @@ def profile_document(
             _link(NAMES[0], NAMES[2], through, sum(trips)),
         ],
         "shared_segments": [[0, 2], [1, 2]],
-        "message": [MESSAGE_SECONDS, 0.0],
     }
 
 
 def _link(near: str, far: str, mbit: float, trip_seconds: float) -> dict[str, Any]:
-    return {"between": [near, far], "up": mbit * 1e6, "down": mbit * 1e6, "round_trip_seconds": trip_seconds}
+    return {"between": [near, far], "uplink": mbit * 1e6, "downlink": mbit * 1e6, "round_trip_seconds": trip_seconds}

@@ -1,12 +1,15 @@
-"""Measurements, in the words that profiles and files of chains share: blocks, lines of seconds, bit widths."""
+"""Measurements, in the words that all of planning shares: blocks, bytes and seconds with their bounds, bit widths."""
 
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Annotated, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+
+from shared.bounds import MOST_SECONDS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -15,6 +18,11 @@ Bools = NDArray[np.bool_]
 FLOAT32_BITS = 32
 """Width of a feature that is sent as it is. Narrower ones are whole bits. This module does not know which of them a
 codec has."""
+
+MOST_BYTES = 2**40
+"""Bytes of a model, of a batch or of a sample at most."""
+Bytes = Annotated[float, Field(ge=0, le=MOST_BYTES)]
+Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS)]
 
 Entries = tuple[float | None, ...]
 """One number for each cut 0..L; None if not measured."""
@@ -30,11 +38,11 @@ class ProfiledBlock:
     """A block, and the bytes of a move of it."""
 
     name: str
-    bytes: float
+    bytes: Bytes
     """Bytes of parameters, buffers and optimizer state."""
-    parameter_bytes: float | None = None
-    """Bytes of its trained parameters alone. None if the file is older than the key."""
-    min_samples: int = 1
+    parameter_bytes: Bytes | None = None
+    """Bytes of its trained parameters alone. None if they are unknown."""
+    min_samples: Annotated[int, Field(ge=1)] = 1
     """The fewest samples that a part of it can compute on: 2 with batch-norm."""
     whole: bool = False
     """True if one worker has to run it on all samples of a batch, as where the loss is no mean of those of parts."""

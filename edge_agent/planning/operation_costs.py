@@ -70,7 +70,7 @@ class BlockSeconds(NamedTuple):
 class CodecCosts(NamedTuple):
     """The effect of a codec on float32."""
 
-    bits: float
+    bits: int
     """Bits of each number once it is encoded."""
     encode: Linear
     """Seconds of encoding by the bytes of the float32 form; the same for `decode`."""

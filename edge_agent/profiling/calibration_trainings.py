@@ -195,7 +195,7 @@ def calibrated(
         profile,
         min_bits=(*(found.min_bits.get(cut) for cut in cuts), FLOAT32_BITS),
         max_staleness=found.max_staleness,
-        extra={**profile.extra, "calibration": how},
+        remarks={**profile.remarks, "calibration": how},
     )
 
 

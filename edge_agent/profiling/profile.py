@@ -205,7 +205,7 @@ class Profiler:
             overhead=overheads[0],
             serial_overhead_seconds=overheads[1],
             round_trip_seconds=round_trip_seconds,
-            extra={
+            remarks={
                 "decode": decode,
                 "edge_seconds_spread": [spread(cut.edge) for cut in cuts],
                 "cloud_seconds_spread": [spread(cut.cloud) for cut in cuts],

@@ -25,7 +25,7 @@ from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist
 from edge_agent.observability.timeline import load as load_timeline
 from edge_agent.observability.timeline_window import choose_window, summary
-from edge_agent.planning import load_profile, load_trace
+from edge_agent.planning import SCHEMA, load_profile, load_trace
 from edge_agent.planning.prediction import (
     complete,
     known_devices,
@@ -160,18 +160,28 @@ session_idle_seconds = 1800.0
 allowed = ["shared.model.zoo"]
 """
 _PROFILE = {
-    "schema": "isthmus.profile/v1",
+    "schema": SCHEMA,
     "model": "small",
     "batch_size": 8,
     "blocks": [{"name": "a", "bytes": 1e6, "parameter_bytes": 5e5}, {"name": "b", "bytes": 2e6}],
     "feature_bytes": [None, 4e6, 2e6],
     "gradient_bytes": [None, 4e6, 2e6],
-    "edge_seconds": [0.0, 1.0, 2.0],
-    "cloud_seconds": [1.0, 0.5, 0.0],
-    "encode": {"seconds_per_byte": 1e-7, "seconds": 0.125},
+    "workers": [
+        {
+            "name": "edge",
+            "replayed": [[0, 1, 1.0], [0, 2, 2.0]],
+            "serial": [[0, 1, 0.5]],
+            "message": {"seconds": 0.5, "seconds_per_byte": 1e-9, "waited_seconds": 0.25},
+        },
+        {"name": "trainer", "replayed": [[1, 2, 0.5]]},
+    ],
+    "links": [{"between": ["edge", "trainer"], "uplink": 1e6, "downlink": 1e7, "round_trip_seconds": 0.1}],
+    "encode": [0.125, 1e-7],
     "min_bits": [32, 8, 4],
     "max_staleness": 3,
+    "remarks": {"device": "Pi 4", "spread": [1, None]},
 }
+_TIERS = json.loads((ROOT / "deploy" / "demo" / "tiers.json").read_text())
 _LAYERS = json.loads((ROOT / "deploy" / "demo" / "layers.json").read_text())
 _PARTS = {
     "of": "settings",
@@ -333,6 +343,7 @@ def kinds() -> Mapping[str, Kind]:
         "trainer configuration": Kind(_config_files(_TRAINER), _a_file("t.toml", _read_configuration(TrainerConfig))),
         "tokens": Kind(_token_files(tokens), _a_file("tokens.toml", read_tokens)),
         "profile": Kind(json_files(_PROFILE), _a_file("profile.json", load_profile)),
+        "profile of three tiers": Kind(json_files(_TIERS), _a_file("tiers.json", load_profile)),
         "layers": Kind(json_files(_LAYERS), _a_file("layers.json", _read_layers)),
         "latency table": Kind(json_files(table), _a_file("table.json", _read_table)),
         "predictor": Kind(_tensor_files(predictor), _a_file("predictor", _read_predictor)),

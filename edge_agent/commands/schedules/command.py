@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def schedule(
     layers: Annotated[
-        Path | None, typer.Option("--layers", help="Bytes and seconds of each layer, a JSON file (isthmus.layers/v1).")
+        Path | None, typer.Option("--layers", help="Bytes and seconds of each layer, a JSON file (isthmus.profile/v3).")
     ] = None,
     profile: Annotated[Path | None, PROFILE] = None,
     uplink: Annotated[

@@ -9,7 +9,7 @@ import numpy as np
 from edge_agent.planning.cost.conditions import Direction
 from edge_agent.planning.cost.loads import Loads, Paths
 from edge_agent.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
-from edge_agent.planning.profile import Profile, WorkerProfile
+from edge_agent.planning.profile import NO_MESSAGE, Profile, WorkerProfile
 
 
 def stacked_loads(
@@ -55,7 +55,7 @@ def stacked_loads(
     waited = np.zeros(len(staleness))
     for place in places:
         message = profile.workers[place].message
-        if not any(message):
+        if message == NO_MESSAGE:
             continue
         links = np.sum(used[place], axis=0)
         moved = np.sum([each for direction, each in carried.items() if place in direction], axis=0)

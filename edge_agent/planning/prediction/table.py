@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from edge_agent.planning.complaint import complaint
 from shared.errors import PlanError
 from shared.files.json_file import read_json
 
@@ -95,8 +96,8 @@ def load_table(path: Path) -> LatencyTable:
         raise PlanError(f'{path}: a latency table is a JSON object whose schema is "{SCHEMA}"')
     try:
         return LatencyTable.model_validate_json(json.dumps(document))
-    except (ValidationError, ValueError) as wrong:
-        raise PlanError(f"{path}: {_sentence(wrong)}") from wrong
+    except ValidationError as wrong:
+        raise PlanError(f"{path}: {complaint(wrong)}") from wrong
 
 
 def table_to_json(table: LatencyTable) -> str:
@@ -136,15 +137,3 @@ def representatives(work: Sequence[float]) -> list[int]:
     if len(order) <= REFERENCES:
         return order
     return [order[round(place * (len(order) - 1) / (REFERENCES - 1))] for place in range(REFERENCES)]
-
-
-def _sentence(wrong: ValueError) -> str:
-    if not isinstance(wrong, ValidationError):
-        return str(wrong)
-    first = wrong.errors(include_url=False)[0]
-    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
-    message = first["msg"].removeprefix("Value error, ")
-    if not where:
-        return message
-    found = json.dumps(first["input"], default=str)
-    return f"{where} is {found if len(found) <= 60 else found[:57] + '...'}; {message[0].lower()}{message[1:]}"

@@ -1,7 +1,8 @@
 """The profile: measurements of a model on its workers and the links between them, as data.
 
-One type serves two workers, chains and all other plans (schema `isthmus.profile/v2`, paper 000, 5.2). It knows nothing
-of files, of permitted choices, or of the use of the numbers.
+One type serves two workers, chains and all other plans (paper 000, 5.2). It knows nothing of files, of permitted choices, or of
+the use of the numbers. Its file is another thing (`document.py`): of times by samples it has no seconds of whole batches, which
+follow from them.
 """
 
 import math
@@ -13,7 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge_agent.planning.measurements import Entries, Floats, LinearSeconds, ProfiledBlock, at_bits, bytes_before
+from edge_agent.planning.measurements import (
+    Entries,
+    Floats,
+    LinearSeconds,
+    ProfiledBlock,
+    Seconds,
+    at_bits,
+    bytes_before,
+)
 from edge_agent.planning.operation_costs import BlockCosts
 from edge_agent.planning.rates import Rates
 from shared.errors import PlanError
@@ -25,14 +34,15 @@ DEFAULT_CODEC_FAMILY = "uniform"
 """Family of a profile that names none."""
 
 
-class MessageSeconds(NamedTuple):
+@dataclass(frozen=True)
+class MessageSeconds:
     """Cost of a step on a worker for each link that it uses, beside computing and encoding: the stream, and the passing
     on of tensors."""
 
-    seconds: float = 0.0
-    seconds_per_byte: float = 0.0
+    seconds: Seconds = 0.0
+    seconds_per_byte: Seconds = 0.0
     """Seconds for each byte that it sends and receives."""
-    waited_seconds: float = 0.0
+    waited_seconds: Seconds = 0.0
     """Part that a batch waits for at K = 0. The worker does the rest while the batch is away."""
 
 
@@ -102,8 +112,8 @@ class Profile:
     """Links that lie on one segment of a network: what is sent at once has equal parts of it, each way."""
     samples_ahead: int = 0
     """Steps whose samples and labels may leave before K lets them begin (`data.ahead`). Not in the file."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the file beyond the schema, kept unchanged."""
+    remarks: Mapping[str, Any] = field(default_factory=dict)
+    """Notes on the measurement as JSON, for people."""
 
     def __len__(self) -> int:
         """Return L, the number of blocks."""

@@ -1,26 +1,15 @@
-"""Layers: the bytes of each layer of a model and its seconds on one member of a group, as data and as a file.
+"""Layers: the bytes of each layer of a model and its seconds on one member of a group.
 
-Schema `isthmus.layers/v1`. A layer without parameters belongs to the one before it, and branches of one depth are one layer.
+A layer without parameters belongs to the one before it, and branches of one depth are one layer.
 """
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge_agent.planning.profile.reader import Reader, shown
+from edge_agent.planning.profile import Document, load_document, parse_document
 from shared.errors import PlanError
-from shared.files.json_file import read_json
 
-SCHEMA = "isthmus.layers/v1"
-MOST_LAYERS = 4096
 MOST_MEMBERS = 1024
-MOST_BYTES = 2**40
-"""Bytes of all layers at most."""
-MOST_FILE_BYTES = 16 * 2**20
-LONGEST_SECONDS = 1e6
-"""More is no measurement."""
-
 Seconds = tuple[float, ...]
 """Seconds of each layer."""
 
@@ -69,58 +58,28 @@ def check_members(members: int) -> None:
 
 
 def load_layers(path: Path) -> Layers:
-    """Read the layers in a file. PlanError when it cannot be read or has an error."""
-    if path.is_file() and path.stat().st_size > MOST_FILE_BYTES:
-        raise PlanError(f"{path}: the file of layers has {path.stat().st_size} bytes; {MOST_FILE_BYTES} is the most")
-    return parse_layers(read_json(path, "file of layers", PlanError), str(path))
+    """Read the layers in the file of a profile. PlanError when it cannot be read, has an error, or has none."""
+    return _layers(load_document(path), str(path))
 
 
 def parse_layers(decoded: object, where: str) -> Layers:
     """Read the layers in a decoded JSON object. `where` begins every error."""
-    if not isinstance(decoded, Mapping):
-        raise PlanError(f"{where}: a file of layers is a JSON object, not {shown(decoded)}")
-    if decoded.get("schema") != SCHEMA:
-        raise PlanError(f'{where}: schema is {shown(decoded.get("schema"))}; this version reads "{SCHEMA}"')
-    reader = Reader(decoded, where, "file of layers", SCHEMA)
-    values = reader.take("layers")
-    if not isinstance(values, list) or not 1 <= len(values) <= MOST_LAYERS:
-        counted = f"a list of {len(values)}" if isinstance(values, list) else shown(values)
-        raise PlanError(f"{where}: layers is {counted}; it must be a list of 1 to {MOST_LAYERS} layers")
-    rows = [_layer(reader, f"layers[{index}]", value) for index, value in enumerate(values)]
-    names, sizes, pulls, forwards, backwards, pushes = zip(*rows, strict=True)
-    if sum(sizes) > MOST_BYTES:
-        raise PlanError(f"{where}: the layers have {sum(sizes)} bytes; {MOST_BYTES} is the most")
-    message_seconds = _seconds(reader, "message_seconds", reader.take("message_seconds"))
-    return Layers(reader.text("model"), message_seconds, names, sizes, pulls, forwards, backwards, pushes)
+    return _layers(parse_document(decoded, where), where)
 
 
-_TRANSFERS = ("pull_seconds", "push_seconds")
-_KEYS = ("name", "bytes", "pull_seconds", "forward_seconds", "backward_seconds", "push_seconds")
-
-
-def _layer(reader: Reader, key: str, value: object) -> tuple[str, int, float, float, float, float]:
-    if not isinstance(value, Mapping):
-        raise reader.refuse(key, value, f"an object with {', '.join(_KEYS)}")
-    if missing := [name for name in _KEYS if name not in value]:
-        raise PlanError(f"{reader.where}: {key}.{missing[0]} is missing; a layer has {', '.join(_KEYS)}")
-    name, size = value["name"], value["bytes"]
-    if not isinstance(name, str) or not name:
-        raise reader.refuse(f"{key}.name", name, "a string that is not empty")
-    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MOST_BYTES:
-        raise reader.refuse(f"{key}.bytes", size, f"a whole number of 0 to {MOST_BYTES}")
-    pull, forward, backward, push = (_seconds(reader, f"{key}.{name}", value[name]) for name in _KEYS[2:])
-    for transfer, seconds in zip(_TRANSFERS, (pull, push), strict=True):
-        if size == 0 and seconds > 0.0:
-            raise reader.refuse(f"{key}.{transfer}", seconds, "0, because the layer has no bytes")
-    return name, size, pull, forward, backward, push
-
-
-def _seconds(reader: Reader, key: str, value: object) -> float:
-    seconds = float(reader.number(key, value)) if not _is_huge(value) else math.inf
-    if seconds > LONGEST_SECONDS:
-        raise reader.refuse(key, value, f"at most {LONGEST_SECONDS:g} seconds")
-    return seconds
-
-
-def _is_huge(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > LONGEST_SECONDS
+def _layers(document: Document, where: str) -> Layers:
+    if not document.layers or document.message_seconds is None:
+        missing = "message_seconds" if document.layers else "layers"
+        raise PlanError(
+            f"{where}: {missing} is missing; a schedule is made of layers, or of a profile of the device and a link"
+        )
+    return Layers(
+        model=document.model,
+        message_seconds=document.message_seconds,
+        names=tuple(layer.name for layer in document.layers),
+        bytes=tuple(layer.bytes for layer in document.layers),
+        pull_seconds=tuple(layer.pull_seconds for layer in document.layers),
+        forward_seconds=tuple(layer.forward_seconds for layer in document.layers),
+        backward_seconds=tuple(layer.backward_seconds for layer in document.layers),
+        push_seconds=tuple(layer.push_seconds for layer in document.layers),
+    )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_agent.planning import Profile, Simulated, conditions_of
+from edge_agent.planning import Profile, Simulated, conditions_of, with_batch_size
 from edge_agent.planning.measurements import Floats
 from edge_agent.planning.operation_costs import Linear
 from shared.placement import Placement
@@ -94,16 +94,13 @@ def costs_in_steps(profile: Profile, steps: Sequence[tuple[Placement, float]]) -
     return named(_fitted(error_and_distance, alike, change))
 
 
-def with_costs(document: Mapping[str, object], costs: Mapping[str, InSteps]) -> dict[str, object]:
-    """Return a profile's JSON object with the costs of each worker in steps."""
-    workers = document["workers"]
-    assert isinstance(workers, list)
-    return {**document, "workers": [_with_cost(worker, costs[worker["name"]]) for worker in workers]}
-
-
-def _with_cost(worker: Mapping[str, object], cost: InSteps) -> dict[str, object]:
-    times = {key: (cost.factor * np.array(worker[key])).tolist() for key in ("forward", "backward", "update")}
-    return {**worker, **times, "message": [*cost.message]}
+def with_costs(profile: Profile, costs: Mapping[str, InSteps]) -> Profile:
+    """Return a profile with the costs of each worker in steps."""
+    alone = profile.by_samples
+    assert alone is not None
+    blocks = alone.slowed({name: cost.factor for name, cost in costs.items()})
+    messages = {name: cost.message for name, cost in costs.items()}
+    return with_batch_size(replace(profile, by_samples=replace(blocks, messages=messages)), profile.batch_size)
 
 
 def _block_seconds(profile: Profile, worker: str) -> float:

@@ -4,7 +4,6 @@ Each block is timed alone, at three sizes of a batch, without a replay; a line g
 """
 
 import asyncio
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +16,19 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
-from edge_agent.planning import Profile, parse_profile
-from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds
-from edge_agent.planning.profile import TIERS, TIERS_SCHEMA
+from edge_agent.planning import (
+    FLOAT32_BITS,
+    BlockCosts,
+    BlockSeconds,
+    CodecCosts,
+    Linear,
+    MeasuredLink,
+    Profile,
+    ProfiledBlock,
+    profile_to_json,
+    with_batch_size,
+)
+from edge_agent.planning.profile import TIERS
 from edge_agent.profiling.block_costs import trained_bytes, try_blocks
 from edge_agent.profiling.codec_times import Fit, codec_fits
 from edge_agent.profiling.events import Estimated
@@ -107,13 +116,12 @@ async def _profile(
         if parts.done.segments is None:
             parts.add_segments(await _segments(session, links, parts))
             await asyncio.to_thread(parts.save)
-    document = _document(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
+    measured = _measured(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
     await _try(experiment, divisions, threads, steps, parts)
-    measured = replace(parse_profile(document, str(out)), samples_ahead=experiment.recipe.samples_ahead)
     tried = [(divisions[what], seconds) for what, seconds in parts.done.steps.items()]
-    document = with_costs(document, await asyncio.to_thread(costs_in_steps, measured, tried))
-    profile = parse_profile(document, str(out))
-    text = json.dumps(document, indent=1)
+    ahead = replace(measured, samples_ahead=experiment.recipe.samples_ahead)
+    profile = with_costs(measured, await asyncio.to_thread(costs_in_steps, ahead, tried))
+    text = profile_to_json(profile)
     await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
     await asyncio.to_thread(parts.remove)
     return profile
@@ -169,60 +177,66 @@ async def _try(
                 await asyncio.to_thread(tried.close)
 
 
-def _codecs(config: EdgeConfig, repeats: int) -> dict[str, object]:
+def _codecs(config: EdgeConfig, repeats: int) -> dict[str, CodecCosts]:
     """Time the codec of each width that the engine may choose. Computes."""
-    found: dict[str, object] = {}
+    found: dict[str, CodecCosts] = {}
     for bits in sorted({bits for bits in config.engine.bits if bits < FLOAT32_BITS}):
         name = codec_of_bits(bits, config.deployment.first_codec)
         encode, decode = codec_fits(name, repeats, config)
-        found[name] = {"bits": bits, "encode": _by_bytes(encode), "decode": _by_bytes(decode)}
+        found[name] = CodecCosts(bits, _by_bytes(encode), _by_bytes(decode))
     return found
 
 
-def _by_bytes(fit: Fit) -> list[float]:
-    return [fit["seconds"], fit["seconds_per_byte"]]
+def _by_bytes(fit: Fit) -> Linear:
+    return Linear(fit["seconds"], fit["seconds_per_byte"])
 
 
-def _document(
-    experiment: Experiment, names: Sequence[str], parts: MeasuredParts, codecs: dict[str, object]
-) -> dict[str, object]:
-    """Return the profile as a JSON object of schema `isthmus.tiers/v1`."""
+def _measured(
+    experiment: Experiment, names: Sequence[str], parts: MeasuredParts, codecs: Mapping[str, CodecCosts]
+) -> Profile:
+    """Return the profile of blocks that were measured alone, and of messages that cost nothing."""
     chain, batch = experiment.chain, experiment.batch_size
-    return {
-        "schema": TIERS_SCHEMA,
-        "model": experiment.config.model.factory,
-        "batch_size": batch,
-        "input_bytes": specs_bytes(chain.features[0]) / batch,
-        "label_bytes": specs_bytes(experiment.labels) / batch,
-        "blocks": [
-            {
-                "name": block.name,
-                "bytes": trained_bytes(block),
-                "min_samples": _least(experiment, block.index),
-                "whole": experiment.is_whole(block.index),
-                "reads_raw": experiment.is_raw(block.index),
-            }
-            for block in chain.blocks
-        ],
-        "feature_bytes": [specs_bytes(feature) / batch for feature in chain.features],
-        "workers": [_worker(experiment, name, parts) for name in names],
-        "links": [
-            {
-                "between": [near, far],
-                "up": link.uplink,
-                "down": link.downlink,
-                "round_trip_seconds": link.round_trip_seconds,
-            }
-            for near, far in combinations(names, 2)
-            if (link := parts.link(near, far)) is not None
-        ],
-        "shared_segments": parts.done.segments or [],
-        "codecs": codecs,
+    blocks = tuple(
+        ProfiledBlock(
+            block.name,
+            trained_bytes(block),
+            trained_bytes(block),
+            _least(experiment, block.index),
+            experiment.is_whole(block.index),
+            experiment.is_raw(block.index),
+        )
+        for block in chain.blocks
+    )
+    costs = BlockCosts(
+        blocks={name: _worker(experiment, name, parts) for name in names},
+        feature_bytes=tuple(specs_bytes(feature) / batch for feature in chain.features),
+        weight_bytes=tuple(block.bytes for block in blocks),
+        label_bytes=specs_bytes(experiment.labels) / batch,
+        codecs=codecs,
+        overhead=Linear(0.0),
+    )
+    links = {
+        (near, far): MeasuredLink(link.uplink, link.downlink, link.round_trip_seconds)
+        for near, far in combinations(names, 2)
+        if (link := parts.link(near, far)) is not None
     }
+    hops = list(links)
+    profile = Profile(
+        model=experiment.config.model.factory,
+        batch_size=batch,
+        blocks=blocks,
+        feature_bytes=(),
+        gradient_bytes=(),
+        workers=(),
+        links=links,
+        by_samples=costs,
+        shared_segments=tuple(tuple(hops[number] for number in segment) for segment in parts.done.segments or []),
+    )
+    return with_batch_size(profile, batch)
 
 
-def _worker(experiment: Experiment, name: str, parts: MeasuredParts) -> dict[str, object]:
-    """Return the lines of one worker. PlanError where it has no room for a block."""
+def _worker(experiment: Experiment, name: str, parts: MeasuredParts) -> tuple[BlockSeconds, ...]:
+    """Return the times of the blocks on one worker. PlanError where it has no room for a block."""
     measured: dict[int, list[tuple[int, StepSeconds]]] = {}
     for piece in _pieces(experiment):
         rounds = parts.rounds(name, piece)
@@ -230,17 +244,19 @@ def _worker(experiment: Experiment, name: str, parts: MeasuredParts) -> dict[str
             raise PlanError(f"worker {name!r} has no room for block {piece.first}, so it is no tier; leave it out")
         middle = StepSeconds(*map(statistics.median, zip(*rounds, strict=True)))
         measured.setdefault(piece.first, []).append((piece.samples, middle))
-    return {
-        "name": name,
-        "forward": [_line(sizes, lambda step: step.forward) for sizes in measured.values()],
-        "backward": [_line(sizes, lambda step: step.backward) for sizes in measured.values()],
-        "update": [statistics.fmean(step.update for _, step in sizes) for sizes in measured.values()],
-    }
+    return tuple(
+        BlockSeconds(
+            _line(sizes, lambda step: step.forward),
+            _line(sizes, lambda step: step.backward),
+            statistics.fmean(step.update for _, step in sizes),
+        )
+        for sizes in measured.values()
+    )
 
 
-def _line(sizes: Sequence[tuple[int, StepSeconds]], figure: Callable[[StepSeconds], float]) -> list[float]:
-    line: LinearSeconds = line_through([(samples, figure(step)) for samples, step in sizes])
-    return [line.seconds, line.seconds_per_byte]
+def _line(sizes: Sequence[tuple[int, StepSeconds]], figure: Callable[[StepSeconds], float]) -> Linear:
+    line = line_through([(samples, figure(step)) for samples, step in sizes])
+    return Linear(line.seconds, line.seconds_per_byte)
 
 
 def _identity(experiment: Experiment, names: Sequence[str], repeats: int) -> dict[str, str]:

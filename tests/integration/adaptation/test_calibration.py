@@ -36,7 +36,7 @@ async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_pat
     async with running_trainer() as server:
         config = edge_config(*NETWORK, *DATA, f"trainer.address={server.address}")
         await profile_model(config, 2, path, emit, settings)
-    profile, calibration = load_profile(path), json.loads(path.read_text())["calibration"]
+    profile, calibration = load_profile(path), json.loads(path.read_text())["remarks"]["calibration"]
     assert profile.min_bits is not None
     bits = profile.min_bits[2]
     assert [bits is not None for bits in profile.min_bits] == [
@@ -67,7 +67,7 @@ async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_t
     async with running_trainer(*STAND_IN) as server:
         config = edge_config(*NETWORK, DATA[0], f"trainer.address={server.address}")
         await profile_model(config, 2, path, emit_to({Estimated: lambda event: said.append(event.line)}), settings)
-    calibration = json.loads(path.read_text())["calibration"]
+    calibration = json.loads(path.read_text())["remarks"]["calibration"]
     assert calibration["on"] == "trainer"
     assert calibration["serial_accuracy"][0] > 0.3, "it learns"
     assert load_profile(path).min_bits[2] is not None

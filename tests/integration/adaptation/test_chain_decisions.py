@@ -3,7 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -11,11 +11,13 @@ import pytest
 from edge_agent import run_training
 from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import SCHEMA
 from shared.errors import ConfigError, ExitCode, PlanError
 from shared.placement import cuts_of, held_blocks
 from tests.support.experiments import flags
 from tests.support.placement_kinds import addresses_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
+from tests.support.planning.chains import along
 from tests.support.running import Listening, cut_at, edge_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,28 +39,27 @@ def chain_file(path, quick_cuts, **changes):
     """A file that finds one partition a hundred times as quick as any other."""
     ends = (0, *quick_cuts, BLOCKS)
     quick = list(pairwise(ends))
-    cuts = range(BLOCKS + 1)
-    sizes = [1000.0] * len(cuts)
+    sizes = [1000.0] * (BLOCKS + 1)
+    link = {"uplink": 1e9, "downlink": 1e9, "round_trip_seconds": 0.0}
     document = {
-        "schema": "isthmus.chain/v1",
+        "schema": SCHEMA,
         "model": "cnn",
         "batch_size": edge_config(*flags("cnn", "sgd")).data.batch_size,
         "blocks": [{"name": name, "bytes": 1000} for name in changes.pop("blocks")],
         "feature_bytes": sizes,
         "gradient_bytes": sizes,
-        "encode": {"seconds": 0.0, "seconds_per_byte": 0.0},
-        "min_bits": None,
-        "stages": [
+        "encode": [0.0, 0.0],
+        "workers": [
             {
                 "name": name,
-                "seconds": [
-                    [(0.01 if (first, stop) == quick[stage] else 1.0) if stop > first else None for stop in cuts]
-                    for first in cuts
+                "replayed": [
+                    [*run, 0.01 if run == quick[place] else 1.0] for run in combinations(range(BLOCKS + 1), 2)
                 ],
             }
-            for stage, name in enumerate(NAMES)
+            for place, name in enumerate(NAMES)
         ],
-        "links": [{"uplink": 1e9, "downlink": 1e9, "round_trip_seconds": 0.0}] * 2,
+        "links": along(NAMES, [link] * 2),
+        "links_stay": True,
     }
     path.write_text(json.dumps(document | changes))
     return f'engine.profile="{path}"'
@@ -172,8 +173,7 @@ async def test_a_file_of_other_workers_is_refused(tmp_path):
     path = tmp_path / "chain.json"
     engine = chain_file(path, (1, 2), blocks=block_names())
     document = json.loads(path.read_text())
-    document["stages"][2]["name"] = "gpu"
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(document).replace('"far"', '"gpu"'))
     with pytest.raises(
         PlanError, match="the stages are edge, near, gpu, and the placement's workers are edge, near, far"
     ):

@@ -11,6 +11,7 @@ from edge_agent.adaptation import polling
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import SCHEMA
 from edge_agent.planning.cost import computing_seconds
 from edge_agent.planning.engine import devices
 from edge_agent.training.events import Placed
@@ -36,31 +37,31 @@ STEPS, SLOW_FROM = 240, 30
 def tiers_file(path, **changes):
     """A file of that model: the second block takes its time for each sample, on every worker."""
     blocks = [
-        {"name": name, "bytes": 4 * numbers, "min_samples": 1}
+        {"name": name, "bytes": 4 * numbers, "parameter_bytes": 4 * numbers, "reads_raw": name == "0"}
         for name, numbers in (("0", 2080), ("1", 528), ("2", 170))
     ]
     document = {
-        "schema": "isthmus.tiers/v1",
+        "schema": SCHEMA,
         "model": "paced",
         "batch_size": BATCH,
-        "input_bytes": 256,
         "label_bytes": 1,
         "blocks": blocks,
-        "feature_bytes": [256, 128, 64, 40],
+        "sample_bytes": [256, 128, 64, 40],
         "workers": [
             {
                 "name": name,
-                "forward": [[1e-4, 0], [1e-4, SAMPLE_SECONDS], [1e-4, 0]],
-                "backward": [[2e-4, 0]] * 3,
-                "update": [1e-4] * 3,
+                "by_samples": {
+                    "forward": [[1e-4, 0], [1e-4, SAMPLE_SECONDS], [1e-4, 0]],
+                    "backward": [[2e-4, 0]] * 3,
+                    "update": [1e-4] * 3,
+                },
             }
             for name in NAMES
         ],
         "links": [
-            {"between": list(hop), "up": 1e9, "down": 1e9, "round_trip_seconds": 0.0005}
+            {"between": list(hop), "uplink": 1e9, "downlink": 1e9, "round_trip_seconds": 0.0005}
             for hop in (("edge", "near"), ("edge", "far"), ("near", "far"))
         ],
-        "shared_segments": [],
     }
     path.write_text(json.dumps(document | changes))
     return f'engine.profile="{path}"'
@@ -134,8 +135,11 @@ def replayed(config, placed):
     ("changes", "sentence"),
     [
         ({"batch_size": 7}, "the profile is for batches of 7 and data.batch_size is 32"),
-        ({"blocks": [{"name": "a", "bytes": 1, "min_samples": 1}] * 3}, "with the blocks a, a, a"),
-        ({"schema": "isthmus.tiers/v9"}, 'schema is "isthmus.tiers/v9"'),
+        (
+            {"blocks": [{"name": "a", "bytes": 1, "parameter_bytes": 1, "reads_raw": True}] * 3},
+            "with the blocks a, a, a",
+        ),
+        ({"schema": "isthmus.tiers/v1"}, 'schema is "isthmus.tiers/v1"'),
     ],
 )
 async def test_a_profile_of_something_else_is_refused_before_anything_is_asked(tmp_path, changes, sentence):

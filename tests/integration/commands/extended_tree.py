@@ -1,5 +1,7 @@
 """Checks in a tree in which a reader has followed the page on extending; test_extending.py makes it and runs this."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -79,9 +81,8 @@ def test_commands_have_the_planner(tmp_path, monkeypatch, command):
 def test_a_family_is_planned_simulated_and_gone_to_by_the_engine():
     document = chain_document(8, 3, seed=3)
     early, late = [0.01] * 5 + [0.5] * 3, [0.5] * 5 + [0.01] * 3
-    for stage, costs in zip(document["stages"], ([0.05] * 8, late, early), strict=True):
-        ends = range(9)
-        stage["seconds"] = [[sum(costs[i:j]) if i < j else None for j in ends] for i in ends]
+    for worker, costs in zip(document["workers"], ([0.05] * 8, late, early), strict=True):
+        worker["replayed"] = [[i, j, sum(costs[i:j])] for i, j in itertools.combinations(range(9), 2)]
     profile = parse_profile(document, "chain")
     edge, near, far = profile.names
     turned = stacked(profile, (2, 5), 2, (32, 32), (edge, far, near))

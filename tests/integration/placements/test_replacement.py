@@ -5,12 +5,14 @@ Trainers and agent are processes of their own. With K = 0 what comes out is bit 
 
 import asyncio
 import json
+from itertools import combinations
 
 import pytest
 from safetensors.torch import load_file
 
 from edge_agent import run_training
 from edge_agent.experiment.workload import Workload
+from edge_agent.planning import SCHEMA
 from edge_agent.training.events import Placed, Replaced
 from shared.errors import ExitCode
 from shared.placement import held_blocks
@@ -19,6 +21,7 @@ from tests.chaos.faults import Fault, Planned
 from tests.support.forked import Forked
 from tests.support.killed_chain import CHECKPOINT_STEPS, CHOSEN, NAMES, PLACED, STEPS, Chain
 from tests.support.plain import assert_same_bits, plain_state
+from tests.support.planning.chains import along
 from tests.support.running import Listening, edge_config, place, run_agent
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -298,20 +301,20 @@ async def test_the_engine_of_a_chain_takes_a_trainer_back_that_answers_again(tmp
 def chain_file(path):
     """A file in which no worker is as quick as the trainer that goes away."""
     workload = Workload(edge_config(*CHOSEN))
-    cuts, sizes = range(len(PLACED) + 1), [1000.0] * (len(PLACED) + 1)
-    slow = [[float(stop - first) if stop > first else None for stop in cuts] for first in cuts]
-    quick = [[None if seconds is None else seconds / 10 for seconds in row] for row in slow]
+    sizes = [1000.0] * (len(PLACED) + 1)
+    slow = [[first, stop, float(stop - first)] for first, stop in combinations(range(len(PLACED) + 1), 2)]
+    quick = [[first, stop, seconds / 10] for first, stop, seconds in slow]
+    link = {"uplink": 1e9, "downlink": 1e9, "round_trip_seconds": 0.0}
     document = {
-        "schema": "isthmus.chain/v1",
+        "schema": SCHEMA,
         "model": "cnn",
         "batch_size": workload.config.data.batch_size,
         "blocks": [{"name": block.name, "bytes": 1000} for block in workload.chain.blocks],
         "feature_bytes": sizes,
         "gradient_bytes": sizes,
-        "encode": None,
-        "min_bits": None,
-        "stages": [{"name": name, "seconds": quick if name == "far" else slow} for name in PLACED],
-        "links": [{"uplink": 1e9, "downlink": 1e9, "round_trip_seconds": 0.0}] * len(NAMES),
+        "workers": [{"name": name, "replayed": quick if name == "far" else slow} for name in PLACED],
+        "links": along(list(PLACED), [link] * len(NAMES)),
+        "links_stay": True,
     }
     path.write_text(json.dumps(document))
     return path

@@ -8,6 +8,7 @@ import pytest
 
 from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
+from edge_agent.planning import SCHEMA
 from edge_agent.planning.schedules import STRATEGIES, load_layers
 from shared.errors import ConfigError
 from shared.transport.stream.duplex import Duplex
@@ -30,9 +31,7 @@ def layers(tmp_path):
     keys = ("pull_seconds", "forward_seconds", "backward_seconds", "push_seconds")
     named = [{"name": str(block), "bytes": 100, **dict(zip(keys, row, strict=True))} for block, row in enumerate(rows)]
     path = tmp_path / "layers.json"
-    path.write_text(
-        json.dumps({"schema": "isthmus.layers/v1", "model": "mlp", "message_seconds": 0.15, "layers": named})
-    )
+    path.write_text(json.dumps({"schema": SCHEMA, "model": "mlp", "message_seconds": 0.15, "layers": named}))
     return path
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from edge_agent.planning import (
+    SCHEMA,
     BlockCosts,
     BlockSeconds,
     CodecCosts,
@@ -68,18 +69,19 @@ def measured(profile: Profile, cut: int, *, serial: bool = False) -> tuple[float
 
 
 PAIR_FILE = {
-    "schema": "isthmus.profile/v1",
+    "schema": SCHEMA,
     "model": "small",
     "batch_size": 8,
     "blocks": [{"name": f"b{i}", "bytes": 1e6 * (i + 1)} for i in range(4)],
     "feature_bytes": [None, 4e6, 2e6, 1e6, None],
     "gradient_bytes": [None, 4e6, 2e6, 1e6, None],
-    "edge_seconds": [None, 1.0, 2.0, 3.0, 5.0],
-    "cloud_seconds": [None, 0.4, 0.3, 0.2, 0.0],
-    "encode": {"seconds_per_byte": 1e-7, "seconds": 0.125},
-    "min_bits": None,
+    "workers": [
+        {"name": "edge", "replayed": [[0, 1, 1.0], [0, 2, 2.0], [0, 3, 3.0], [0, 4, 5.0]]},
+        {"name": "trainer", "replayed": [[1, 4, 0.4], [2, 4, 0.3], [3, 4, 0.2]]},
+    ],
+    "links": [{"between": ["edge", "trainer"]}],
+    "encode": [0.125, 1e-7],
     "max_staleness": 3,
-    "codec_family": "uniform",
 }
 """`small_profile` as others may have written it."""
 
@@ -174,6 +176,6 @@ def block_costs(draw, model: ModelFacts, workers: Sequence[str]) -> BlockCosts:
         tuple(draw(sizes) for _ in range(count + 1)),
         tuple(draw(sizes) for _ in range(count)),
         draw(sizes),
-        {"half": CodecCosts(16.0, draw(linear), draw(linear))},
+        {"half": CodecCosts(16, draw(linear), draw(linear))},
         draw(linear),
     )

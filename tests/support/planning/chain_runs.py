@@ -3,11 +3,12 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
 from edge_agent.planning import (
+    SCHEMA,
     Decision,
     Engine,
     EngineConfig,
@@ -25,26 +26,28 @@ from edge_agent.planning import (
     parse_profile,
     stacked,
 )
+from tests.support.planning.chains import along
 
 BITS = (8, 32)
 
 
 def uniform_chain(stages: int = 3, blocks: int = 12, mbit: float = 40.0, block_seconds: float = 0.05) -> Profile:
     """Blocks that take as long on each stage as on any other, and links that carry a feature in 0.02 s at 32 bits."""
-    cuts = range(blocks + 1)
-    table = [[block_seconds * (stop - first) if stop > first else None for stop in cuts] for first in cuts]
+    names = [f"s{index}" for index in range(stages)]
+    runs = [[first, stop, block_seconds * (stop - first)] for first, stop in combinations(range(blocks + 1), 2)]
+    link = {"uplink": mbit * 1e6, "downlink": mbit * 1e6, "round_trip_seconds": 0.01}
     return parse_profile(
         {
-            "schema": "isthmus.chain/v1",
+            "schema": SCHEMA,
             "model": "uniform",
             "batch_size": 8,
             "blocks": [{"name": f"b{index}", "bytes": 200_000} for index in range(blocks)],
             "feature_bytes": [100_000.0] * (blocks + 1),
             "gradient_bytes": [100_000.0] * (blocks + 1),
-            "encode": {"seconds": 0.001, "seconds_per_byte": 0.0},
-            "min_bits": None,
-            "stages": [{"name": f"s{index}", "seconds": table} for index in range(stages)],
-            "links": [{"uplink": mbit * 1e6, "downlink": mbit * 1e6, "round_trip_seconds": 0.01}] * (stages - 1),
+            "encode": [0.001, 0.0],
+            "workers": [{"name": name, "replayed": runs} for name in names],
+            "links": along(names, [link] * (stages - 1)),
+            "links_stay": True,
         },
         "uniform",
     )

@@ -2,7 +2,7 @@
 
 import random
 
-from edge_agent.planning.profile.tiers_v1 import SCHEMA
+from edge_agent.planning.profile import SCHEMA
 
 NAMES = ("edge", "near", "gpu")
 
@@ -17,31 +17,40 @@ def tiers_document(blocks: int, batch_size: int, seed: int = 0, *, codecs: bool 
     def worker(name: str, slowness: float) -> dict:
         return {
             "name": name,
-            "forward": [line(0.001 * slowness, 0.01 * slowness) for _ in range(blocks)],
-            "backward": [line(0.002 * slowness, 0.02 * slowness) for _ in range(blocks)],
-            "update": [draw.uniform(0.0, 0.002 * slowness) for _ in range(blocks)],
+            "by_samples": {
+                "forward": [line(0.001 * slowness, 0.01 * slowness) for _ in range(blocks)],
+                "backward": [line(0.002 * slowness, 0.02 * slowness) for _ in range(blocks)],
+                "update": [draw.uniform(0.0, 0.002 * slowness) for _ in range(blocks)],
+            },
         }
 
     def link(near: str, far: str) -> dict:
         return {
             "between": [near, far],
-            "up": draw.uniform(1e6, 1e7),
-            "down": draw.uniform(1e6, 1e7),
+            "uplink": draw.uniform(1e6, 1e7),
+            "downlink": draw.uniform(1e6, 1e7),
             "round_trip_seconds": draw.choice((0.0, draw.uniform(0.001, 0.02))),
         }
 
+    def block(index: int) -> dict:
+        size = draw.uniform(1e2, 2e4)
+        return {
+            "name": f"b{index}",
+            "bytes": size,
+            "parameter_bytes": size,
+            "min_samples": draw.choice((1, 1, 2)),
+            "reads_raw": index == 0,
+        }
+
     edge, near, gpu = NAMES
+    input_bytes = draw.uniform(1e3, 1e4)
     document = {
         "schema": SCHEMA,
         "model": "any",
         "batch_size": batch_size,
-        "input_bytes": draw.uniform(1e3, 1e4),
         "label_bytes": 8,
-        "blocks": [
-            {"name": f"b{index}", "bytes": draw.uniform(1e2, 2e4), "min_samples": draw.choice((1, 1, 2))}
-            for index in range(blocks)
-        ],
-        "feature_bytes": [draw.uniform(5e2, 1e4) for _ in range(blocks + 1)],
+        "blocks": [block(index) for index in range(blocks)],
+        "sample_bytes": [input_bytes, *[draw.uniform(5e2, 1e4) for _ in range(blocks + 1)][1:]],
         "workers": [
             worker(edge, draw.uniform(1, 4)),
             worker(near, draw.uniform(0.5, 2)),
@@ -49,8 +58,10 @@ def tiers_document(blocks: int, batch_size: int, seed: int = 0, *, codecs: bool 
         ],
         "links": [link(edge, near), link(near, gpu), link(edge, gpu)],
         "shared_segments": draw.choice(([], [[0, 2]], [[1, 2]])),
-        "message": draw.choice(([0.0, 0.0], [0.001, 1e-9])),
     }
+    message = draw.choice(([0.0, 0.0], [0.001, 1e-9]))
+    for one in document["workers"]:
+        one["by_samples"]["message"] = message
     if codecs:
         document["codecs"] = {"uniform8": {"bits": 8, "encode": [1e-4, 1e-9], "decode": [1e-4, 1e-9]}}
     return document

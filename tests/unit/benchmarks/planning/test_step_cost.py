@@ -121,7 +121,7 @@ def test_a_worker_that_shares_a_block_waits_for_its_weights():
 def test_codecs_count_at_both_ends_and_on_the_link():
     costs = replace(
         COSTS,
-        codecs={"quarter": CodecCosts(8.0, Linear(0.1, 1e-3), Linear(0.2, 2e-3))},
+        codecs={"quarter": CodecCosts(8, Linear(0.1, 1e-3), Linear(0.2, 2e-3))},
         overhead=Linear(0.01, 1e-4),
     )
     plain = step_cost(step_tasks(SPLIT, TWO, costs, ALL_RATES))

@@ -264,16 +264,17 @@ def test_a_plan_that_cannot_be_made_is_refused_in_one_sentence(edge_agent, profi
 @pytest.mark.parametrize(
     "broken",
     [
-        {"edge_seconds": [None, 1.0, -2.0, 3.0, 5.0]},
-        {"edge_seconds": [None, 1.0, float("nan"), 3.0, 5.0]},
+        {"workers": [{"name": "edge", "replayed": [[0, 1, -2.0]]}]},
+        {"workers": [{"name": "edge", "replayed": [[0, 1, float("nan")]]}]},
+        {"workers": [{"name": "edge", "replayed": [[0, 5, 1.0]]}]},
         {"feature_bytes": [None, 1.0, float("inf"), 3.0, None]},
-        {"cloud_seconds": [None, 1.0]},
+        {"gradient_bytes": [None, 1.0]},
         {"edge_seconds": [None] * 5},
         {"min_bits": [8, 8, 33, 8, 8]},
         {"max_staleness": -1},
         {"blocks": []},
         {"encode": 5},
-        {"schema": "isthmus.profile/v3"},
+        {"schema": "isthmus.profile/v2"},
     ],
 )
 def test_a_broken_profile_is_refused_by_name(edge_agent, profile_path, trace_path, broken):
@@ -342,7 +343,7 @@ def test_a_group_is_compared_with_one_device(edge_agent):
     ("given", "sentence"),
     [
         ((0, "--profile", "deploy/demo/profile.json"), "the group has 0 members; it must have 1 to 1024"),
-        ((2, "--profile", "deploy/demo/layers.json"), 'schema is "isthmus.layers/v1"; this version reads '),
+        ((2, "--profile", "deploy/demo/layers.json"), "no times of workers are in it"),
         ((2, "--profile", "deploy/demo/chain.json"), "a group is planned with a profile of a device and one trainer"),
         (
             (2, "--profile", "deploy/demo/profile.json", "--bits", "8"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.planner_names import STRATEGY_NAMES
-from edge_agent.planning import ProfiledBlock, Rates, profile_to_json
+from edge_agent.planning import SCHEMA, ProfiledBlock, Rates, profile_to_json
 from edge_agent.planning.schedules import STRATEGIES, bound_seconds, layers_of, load_layers
 from shared.errors import ExitCode
 from tests.support.planning.cases import small_profile
@@ -20,9 +20,7 @@ def layers_path(tmp_path):
     path = tmp_path / "layers.json"
     seconds = {"pull_seconds": 1.0, "forward_seconds": 1.0, "backward_seconds": 2.0, "push_seconds": 1.0}
     rows = [{"name": f"l{place}", "bytes": 8_000_000, **seconds} for place in range(3)]
-    path.write_text(
-        json.dumps({"schema": "isthmus.layers/v1", "model": "small", "message_seconds": 0.01, "layers": rows})
-    )
+    path.write_text(json.dumps({"schema": SCHEMA, "model": "small", "message_seconds": 0.01, "layers": rows}))
     return path
 
 
@@ -92,8 +90,9 @@ def test_a_schedule_is_told_in_words(edge_agent, layers_path):
         (("--layers", "{layers}", "--strategy", "fast"), ExitCode.USAGE, "is not one of sequential"),
         (("--layers", "{layers}", "--members", "0"), ExitCode.PLAN, "the group has 0 members; it must have 1 to 1024"),
         (("--layers", "{layers}", "--uplink", "1mbit"), ExitCode.PLAN, "--uplink goes with --profile"),
-        (("--layers", "{profile}"), ExitCode.PLAN, 'this version reads "isthmus.layers/v1"'),
-        (("--layers", "nowhere.json"), ExitCode.PLAN, "the file of layers cannot be read"),
+        (("--layers", "{profile}"), ExitCode.PLAN, "layers is missing"),
+        (("--profile", "{layers}", *LINK), ExitCode.PLAN, "no times of workers are in it"),
+        (("--layers", "nowhere.json"), ExitCode.PLAN, "the profile cannot be read"),
     ],
 )
 def test_a_wrong_question_is_answered_with_a_sentence(edge_agent, layers_path, profile_path, options, code, sentence):

@@ -144,8 +144,8 @@ CALIBRATED = calibrated(
 def test_the_findings_are_written_to_the_file_and_read_again():
     mapping = json.loads(profile_to_json(CALIBRATED))
     assert (mapping["min_bits"], mapping["max_staleness"]) == ([None, None, 4, None, 32], 2)
-    assert mapping["calibration"]["serial_accuracy"] == [0.9, 0.9]
-    assert mapping["calibration"]["trainings"] == [
+    assert mapping["remarks"]["calibration"]["serial_accuracy"] == [0.9, 0.9]
+    assert mapping["remarks"]["calibration"]["trainings"] == [
         {"cut": 2, "staleness": 0, "bits": 32, "seed": 0, "share": 1.0, "accuracy": 0.9}
     ]
     assert profile_to_json(parse_profile(mapping, "p.json")) == profile_to_json(CALIBRATED)

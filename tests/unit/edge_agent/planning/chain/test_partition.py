@@ -28,7 +28,7 @@ from edge_agent.planning.profile import parse_profile
 from shared.errors import PlanError
 from tests.support.planning.cases import profiles, rates
 from tests.support.planning.chain_runs import plan_chain
-from tests.support.planning.chains import best_by_trying, chain_document
+from tests.support.planning.chains import along, best_by_trying, chain_document
 
 STALENESS = (None, 0, 1, 2, 5)
 WIDTHS = ((2, 4, 32), (2, 4, 8, 32), (32,), (4,), (8, 16))
@@ -68,12 +68,6 @@ def test_it_equals_trying_everything(data):
     )
     if data.draw(st.booleans()):
         document["encode"] = None
-    if all(all(value is None for row in stage["seconds"] for value in row) for stage in document["stages"]):
-        return
-    try:
-        parse_profile(document, "chain")
-    except PlanError:  # a stage without measurements
-        return
     check(document, data.draw(st.sampled_from(WIDTHS)), data.draw(st.sampled_from(STALENESS)))
 
 
@@ -94,17 +88,16 @@ def test_the_narrowest_link_has_as_many_bits_as_any_partition_within_the_margin(
 
 def even_chain(stages: int = 2, blocks: int = 4, **changes: object) -> dict:
     """Describe a chain with a second a block anywhere, links of negligible time, and no difference between the widths."""
-    table = [
-        [float(stop - first) if stop > first else None for stop in range(blocks + 1)] for first in range(blocks + 1)
-    ]
+    runs = [[first, stop, float(stop - first)] for first, stop in itertools.combinations(range(blocks + 1), 2)]
     link = {"uplink": 8e9, "downlink": 8e9, "round_trip_seconds": 0.0}
+    names = [f"s{index}" for index in range(stages)]
     document = chain_document(blocks, stages) | {
         "feature_bytes": [1.0] * (blocks + 1),
         "gradient_bytes": [1.0] * (blocks + 1),
-        "encode": {"seconds": 0.0, "seconds_per_byte": 0.0},
+        "encode": [0.0, 0.0],
         "min_bits": None,
-        "stages": [{"name": f"s{index}", "seconds": table} for index in range(stages)],
-        "links": [link] * (stages - 1),
+        "workers": [{"name": name, "replayed": runs} for name in names],
+        "links": along(names, changes.pop("links", [link] * (stages - 1))),
     }
     return document | changes
 
@@ -142,7 +135,7 @@ def test_more_bits_are_taken_for_as_long_as_the_link_is_not_the_slowest_part():
 
 def test_encoding_counts_at_the_sender():
     slow = {"uplink": 8e6 / 9.0, "downlink": 8e9, "round_trip_seconds": 0.0}
-    document = even_chain(feature_bytes=[1e6] * 5, links=[slow], encode={"seconds": 1.0, "seconds_per_byte": 0.0})
+    document = even_chain(feature_bytes=[1e6] * 5, links=[slow], encode=[1.0, 0.0])
     chain = parse_profile(document, "chain")
     layout = plan_chain(chain, (4, 32)).layout
     assert (layout.cuts, layout.bits) == ((1,), (4,))
@@ -190,25 +183,22 @@ def two_stages(profile: Profile, link: Rates) -> Profile:
 @given(st.integers(0, 10**6), st.sampled_from(STALENESS), st.booleans())
 def test_the_best_order_is_that_of_trying_each(seed, staleness, linked):
     document = chain_document(5, 4, seed, ties=seed % 2 == 0)
-    names = [stage["name"] for stage in document["stages"]]
-    known = dict(zip(itertools.pairwise(names), document["links"], strict=True))
+    names = [worker["name"] for worker in document["workers"]]
     if linked:
         others = chain_document(2, 12, seed)["links"]
-        far = [pair for pair in itertools.combinations(names, 2) if pair not in known]
-        document["links_between"] = [
-            {"from": near, "to": far, **link} for (near, far), link in zip(far, others, strict=False)
-        ]
-        known |= dict(zip(far, others, strict=False))
+        far = [pair for pair in itertools.combinations(names, 2) if pair not in set(itertools.pairwise(names))]
+        far_links = [link | {"between": list(hop)} for hop, link in zip(far, others, strict=False)]
+        document |= {"links": document["links"] + far_links, "links_stay": False}
     found = []
     for order in itertools.permutations(range(1, 4)):
-        stages = [document["stages"][index] for index in (0, *order)]
-        turned = document | {"stages": stages}
-        if linked:
-            turned["links"] = [between(known, near["name"], far["name"]) for near, far in itertools.pairwise(stages)]
-            turned["links_between"] = [{"from": near, "to": far, **link} for (near, far), link in known.items()]
+        workers = [document["workers"][index] for index in (0, *order)]
+        order_names = [worker["name"] for worker in workers]
+        turned = document | {"workers": workers}
+        if not linked:
+            turned["links"] = along(order_names, document["links"])
         best = best_by_trying(turned, (2, 32), staleness)
         if best is not None:
-            found.append((best, tuple(stage["name"] for stage in stages)))
+            found.append((best, tuple(order_names)))
     least = min(best[0] for best, _ in found)
     best, order = next(each for each in found if each[0][0] <= least * (1 + 1e-12))
     ordered = best_order(Question(parse_profile(document, "chain"), SearchSpace((2, 32), staleness)))
@@ -217,16 +207,8 @@ def test_the_best_order_is_that_of_trying_each(seed, staleness, linked):
     assert (ordered.names, plan.layout.workers, plan.layout.cuts, plan.layout.bits) == (order, *best[1:])
 
 
-def between(known: dict, near: str, far: str) -> dict:
-    if (near, far) in known:
-        return known[near, far]
-    link = known[far, near]
-    return link | {"uplink": link["downlink"], "downlink": link["uplink"]}
-
-
 def test_an_order_needs_the_links_that_it_would_use():
-    document = chain_document(4, 3)
-    document["links_between"] = []
+    document = chain_document(4, 3) | {"links_stay": False}
     with pytest.raises(PlanError, match=r"nothing is known of the rates of a link from 's0' to 's2'"):
         best_order(Question(parse_profile(document, "chain"), SearchSpace((32,))))
 

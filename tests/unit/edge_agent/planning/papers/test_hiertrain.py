@@ -30,11 +30,11 @@ def eq12_by_hand(document, division):
     o, s, l = division.original, division.short, division.long  # noqa: E741 - the paper's names
     ms, ml = division.short_blocks, division.long_blocks
     b = division.samples(batch)
-    workers = {worker["name"]: worker for worker in document["workers"]}
+    workers = {worker["name"]: worker["by_samples"] for worker in document["workers"]}
     rates = {}
     for link in document["links"]:
         near, far = link["between"]
-        rates[near, far], rates[far, near] = link["up"], link["down"]
+        rates[near, far], rates[far, near] = link["uplink"], link["downlink"]
 
     def seconds(worker, way, first, stop, count):
         lines = workers[worker][way][first:stop]
@@ -44,12 +44,12 @@ def eq12_by_hand(document, division):
         return 0.0 if hop[0] == hop[1] else 8 * size / rates[hop]
 
     def inputs(worker, count):
-        return over(count * document["input_bytes"], NAMES[0], worker)
+        return over(count * document["sample_bytes"][0], NAMES[0], worker)
 
     def passed(way, to_o, with_inputs):
         given = inputs if with_inputs else lambda *_: 0.0
         ends = {
-            role: over(b[role] * document["feature_bytes"][m], *((w, o) if to_o else (o, w)))
+            role: over(b[role] * document["sample_bytes"][m], *((w, o) if to_o else (o, w)))
             for role, w, m in (("s", s, ms), ("l", l, ml))
         }
         first = max(

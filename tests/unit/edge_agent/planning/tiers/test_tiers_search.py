@@ -26,7 +26,7 @@ def question_of(seed: int, blocks: int = 5, batch_size: int = 12, staleness: int
     bits = draw.choice(((32,), (8, 32)))
     document = tiers_document(blocks, batch_size, seed, codecs=len(bits) > 1)
     for worker, cost in zip(document["workers"], COSTS[seed % len(COSTS)], strict=False):
-        worker["message"] = cost
+        worker["by_samples"]["message"] = cost
     profile = parse_profile(document, "tiers")
     inputs_to = frozenset(draw.choice(((), ("gpu",), NAMES[1:])))
     return Question(replace(profile, samples_ahead=ahead), SearchSpace(bits, staleness, inputs_to=inputs_to))

@@ -1,12 +1,11 @@
 """The costs of each worker in steps, found by what those of several divisions take with them."""
 
-import json
 from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
 
-from edge_agent.planning import Linear, Simulated, conditions_of, load_profile, parse_profile
+from edge_agent.planning import Linear, Simulated, conditions_of, load_profile
 from edge_agent.profiling.workers.costs_in_steps import InSteps, costs_in_steps, with_costs
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from tests.conftest import ROOT
@@ -109,9 +108,8 @@ def test_where_no_division_was_tried_messages_cost_nothing_and_blocks_what_they_
 
 
 def test_a_profile_has_the_costs_that_were_found():
-    document = json.loads((ROOT / "deploy" / "demo" / "tiers.json").read_text())
     costs = {name: InSteps(Linear(0.001 * place, 1e-9), 1.0 + place) for place, name in enumerate(NAMES)}
-    profile = parse_profile(with_costs(document, costs), "here")
+    profile = with_costs(PROFILE, costs)
     for place, name in enumerate(NAMES):
         assert profile.by_samples.messages[name] == costs[name].message
         for after, before in zip(profile.by_samples.blocks[name], PROFILE.by_samples.blocks[name], strict=True):
