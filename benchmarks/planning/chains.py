@@ -57,7 +57,7 @@ def chain_step(
         worker: (BlockSeconds(Linear(forward), Linear(backward), 0.0),) * len(workers)
         for worker, (forward, backward) in zip(workers, compute, strict=True)
     }
-    costs = BlockCosts(block, (1.0,) * (len(workers) + 1), (0.0,) * len(workers), 0.0, {}, Linear(0.0))
+    costs = BlockCosts(block, (1.0,) * (len(workers) + 1), (0.0,) * len(workers), 0.0, {})
     hops = {
         Link(near, far): Rates(8 / up, 8 / down, round_trip)
         for (near, far), (up, down) in zip(pairwise(workers), carry, strict=True)

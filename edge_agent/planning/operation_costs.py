@@ -93,13 +93,11 @@ class BlockCosts:
     label_bytes: float
     """Bytes of one sample's labels."""
     codecs: Mapping[str, CodecCosts]
-    overhead: Linear
-    """Cost of a message at each of its ends, by the bytes on the link, for workers of which `messages` has none.
+    messages: Mapping[str, Linear] = field(default_factory=dict)
+    """Cost of a message at each of its ends, by the bytes on the link, by worker. Those of others cost nothing.
 
     The worker computes nothing meanwhile: its threads share the interpreter, and where it has a share of a core that, too. The
     message does not wait, because its parts are packed, sent and read while others are on the link."""
-    messages: Mapping[str, Linear] = field(default_factory=dict)
-    """The same cost by worker, where it was measured on each."""
 
     def seconds(self, worker: str, operation: Operation) -> float:
         """Return the seconds as `OperationCosts` says. PlanError for an unknown worker."""
@@ -138,7 +136,7 @@ class BlockCosts:
 
     def message_at(self, worker: str) -> Linear:
         """Return the cost of a message that this worker sends or receives, by the bytes on the link."""
-        return self.messages.get(worker, self.overhead)
+        return self.messages.get(worker, Linear(0.0))
 
     @property
     def widths(self) -> frozenset[int]:

@@ -210,7 +210,7 @@ class Profiler:
                 "edge_seconds_spread": [spread(cut.edge) for cut in cuts],
                 "cloud_seconds_spread": [spread(cut.cloud) for cut in cuts],
                 "encode_spread_seconds": encode["spread_seconds"],
-                "skipped": {number: cut.skipped for number, cut in done.items() if cut.skipped is not None},
+                "skipped": {str(number): cut.skipped for number, cut in done.items() if cut.skipped is not None},
             },
         )
 

@@ -50,7 +50,11 @@ ByCut = Annotated[tuple[Bytes | None, ...], Field(max_length=MOST_BLOCKS + 1)]
 Bits = Annotated[int, Field(ge=1, le=FLOAT32_BITS)]
 
 
-class SampleSeconds(Section):
+class _Part(Section, use_attribute_docstrings=False):
+    """A section of the file. Nothing prints what its keys mean, and to look that up would take longer than to read one."""
+
+
+class SampleSeconds(_Part):
     """The seconds of each block on a worker, by samples."""
 
     forward: LineByBlock
@@ -61,7 +65,7 @@ class SampleSeconds(Section):
     """Seconds at this end of each message that the worker sends or receives, by bytes on the link."""
 
 
-class Worker(Section):
+class Worker(_Part):
     """A worker, and what was timed on it."""
 
     name: WorkerName
@@ -74,7 +78,7 @@ class Worker(Section):
     by_samples: SampleSeconds | None = None
 
 
-class Link(Section):
+class Link(_Part):
     """A link between two workers; null where it was not measured."""
 
     between: tuple[WorkerName, WorkerName]
@@ -84,7 +88,7 @@ class Link(Section):
     round_trip_seconds: Seconds | None = None
 
 
-class CodecTimes(Section):
+class CodecTimes(_Part):
     """The effect of a codec on float32. Its times are by the bytes of the float32 form."""
 
     bits: Bits
@@ -92,7 +96,7 @@ class CodecTimes(Section):
     decode: Line
 
 
-class Layer(Section):
+class Layer(_Part):
     """A layer of a member of a group that is alone on its link."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -110,7 +114,7 @@ class Layer(Section):
         return self
 
 
-class Document(Section):
+class Document(_Part):
     """A whole file."""
 
     schema_name: Annotated[Literal["isthmus.profile/v3"], Field(alias="schema")] = SCHEMA

@@ -121,7 +121,6 @@ def _costs(document: Document) -> BlockCosts:
             name: CodecCosts(codec.bits, Linear(*codec.encode), Linear(*codec.decode))
             for name, codec in document.codecs.items()
         },
-        overhead=Linear(0.0),
         messages={name: Linear(*each.message) for name, each in of_workers.items()},
     )
 

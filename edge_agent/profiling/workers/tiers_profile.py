@@ -213,7 +213,6 @@ def _measured(
         weight_bytes=tuple(block.bytes for block in blocks),
         label_bytes=specs_bytes(experiment.labels) / batch,
         codecs=codecs,
-        overhead=Linear(0.0),
     )
     links = {
         (near, far): MeasuredLink(link.uplink, link.downlink, link.round_trip_seconds)

@@ -52,7 +52,7 @@ async def test_every_block_is_measured_by_samples_on_every_worker_and_every_link
             assert all(constant + BATCH * slope > 0 for constant, slope in worker[way]), way
         assert all(seconds > 0 for seconds in worker["update"])
     assert [link["between"] for link in document["links"]] == [["edge", "near"], ["edge", "far"], ["near", "far"]]
-    assert all(part >= 0 for worker in workers for part in worker["message"]), "a busy machine may hide it"
+    assert all(part >= 0 for worker in workers for part in worker.get("message", ())), "a busy machine may hide it"
     assert told[-1].startswith("in steps: 8 divisions, ")
     assert all(codec["bits"] < 32 for codec in document["codecs"].values())
 

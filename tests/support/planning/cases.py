@@ -177,5 +177,5 @@ def block_costs(draw, model: ModelFacts, workers: Sequence[str]) -> BlockCosts:
         tuple(draw(sizes) for _ in range(count)),
         draw(sizes),
         {"half": CodecCosts(16, draw(linear), draw(linear))},
-        draw(linear),
+        {worker: draw(linear) for worker in workers},
     )

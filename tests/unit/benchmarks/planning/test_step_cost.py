@@ -30,11 +30,10 @@ from tests.support.placements import WORKERS, models, placements
 from tests.support.planning.cases import block_costs, edge_and_trainer, pair, profiles, rates, small_profile
 
 TWO = ModelFacts((BlockFacts("b0"), BlockFacts("b1")))
-NOTHING = Linear(0.0)
 WHOLE = Rows(0, 10)
 FORWARD_BACKWARD = (BlockSeconds(Linear(0.5, 0.1), Linear(1.0, 0.2), 0.25),) * 2
 """Blocks that take 1.5 s forward and 3 s backward for ten samples."""
-COSTS = BlockCosts(dict.fromkeys(WORKERS, FORWARD_BACKWARD), (0.0, 100.0, 0.0), (5000.0, 7000.0), 1.0, {}, NOTHING)
+COSTS = BlockCosts(dict.fromkeys(WORKERS, FORWARD_BACKWARD), (0.0, 100.0, 0.0), (5000.0, 7000.0), 1.0, {})
 ALL_RATES = {Link(near, far): Rates(8000.0, 4000.0, 0.5) for near, far in combinations(WORKERS, 2)}
 """Rates of a kilobyte a second away from the edge, and half of that towards it."""
 
@@ -122,12 +121,12 @@ def test_codecs_count_at_both_ends_and_on_the_link():
     costs = replace(
         COSTS,
         codecs={"quarter": CodecCosts(8, Linear(0.1, 1e-3), Linear(0.2, 2e-3))},
-        overhead=Linear(0.01, 1e-4),
+        messages=dict.fromkeys(WORKERS, Linear(0.01, 1e-4)),
     )
     plain = step_cost(step_tasks(SPLIT, TWO, costs, ALL_RATES))
     coded_placement = replace(SPLIT, codecs={Route("edge", "far", Cargo.FEATURE): "quarter"})
     coded = step_cost(step_tasks(coded_placement, TWO, costs, ALL_RATES))
-    spared = 750 * 1e-4  # of the overhead, at each end
+    spared = 750 * 1e-4  # of the message, at each end
     assert coded.workers["edge"] - plain.workers["edge"] == pytest.approx(0.1 + 1.0 - spared)
     assert coded.workers["far"] - plain.workers["far"] == pytest.approx(0.2 + 2.0 - spared)
     assert plain.directions["edge", "far"] - coded.directions["edge", "far"] == pytest.approx(0.75)

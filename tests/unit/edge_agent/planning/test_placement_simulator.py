@@ -94,7 +94,7 @@ def test_features_and_gradients_take_turns_at_other_workers():
 def test_an_update_goes_before_a_newer_step():
     placement = two_workers("edge", "trainer", 1, 2, 1, staleness=1)
     block = BlockSeconds(Linear(1.0), Linear(1.0), update=0.5)
-    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
+    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {})
     step = step_tasks(placement, BOTH_LEARN, costs, {Link("edge", "trainer"): Rates(80.0, 80.0)}, replays=False)
     # Step 1 arrives at 2.1, while the trainer has step 0. That is updated at 3.1 to 3.6 and computed until 5.6.
     assert simulate_placement(step, 6).settled[:2] == pytest.approx((1.1 + 2.0 + 0.1 + 1.5, 3.6 + 2.0 + 0.1 + 1.5))
@@ -132,7 +132,7 @@ def test_most_chains_are_near_the_bound_at_any_staleness():
 def test_the_cost_of_a_message_keeps_the_worker_and_not_the_message(staleness):
     placement = two_workers("edge", "trainer", 1, 2, 1, staleness=staleness)
     block = BlockSeconds(Linear(1.0), Linear(2.0), 0.0)
-    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
+    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {})
     costs = replace(costs, messages={"edge": Linear(0.4), "trainer": Linear(0.1)})
     step = step_tasks(placement, BOTH_LEARN, costs, {Link("edge", "trainer"): Rates(1e12, 1e12)})
     forward_and_backward, of_messages = 3.0, 3 * 0.4  # labels, a feature, an error gradient
@@ -149,7 +149,7 @@ def test_steps_go_ahead_where_nothing_can_be_stale(staleness):
     model = ModelFacts((BlockFacts("b0", trainable=False), BlockFacts("b1")))
     placement = two_workers("edge", "trainer", 1, 2, 1, staleness=staleness)
     block = BlockSeconds(Linear(0.5), Linear(0.5), 0.0)
-    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
+    costs = BlockCosts({"edge": (block,) * 2, "trainer": (block,) * 2}, (1.0,) * 3, (0.0,) * 2, 0.0, {})
     step = step_tasks(placement, model, costs, {Link("edge", "trainer"): Rates(80.0, 80.0, round_trip_seconds=4.0)})
     assert step_cost(step).bound() == pytest.approx(1.0), "as much as the trainer computes"
     assert simulate_placement(step, 24).seconds_per_step() == pytest.approx(1.0)
@@ -188,7 +188,7 @@ def two_features_at_once(shared, rates=None):
         owners={1: "near"},
     )
     block = BlockSeconds(Linear(0.0, 0.25), Linear(0.0, 0.25), 0.0)
-    costs = BlockCosts(dict.fromkeys(placement.workers, (block,) * 2), (1.0,) * 3, (0.0,) * 2, 0.0, {}, Linear(0.0))
+    costs = BlockCosts(dict.fromkeys(placement.workers, (block,) * 2), (1.0,) * 3, (0.0,) * 2, 0.0, {})
     rates = rates or {"near": 8.0, "gpu": 8.0}
     links = {Link("edge", name): Rates(rate, 8e9) for name, rate in rates.items()}
     links[Link("near", "gpu")] = Rates(8e9, 8e9)

@@ -65,7 +65,6 @@ def test_an_exchange_as_long_as_computing_goes_on_beside_it(exchange):
         (WEIGHT_BYTES,) * BLOCKS,
         8.0,
         {},
-        Linear(0.0),
     )
     facts = facts_of(chain_of(model()))
     step = step_tasks(HALVES, facts, costs, rates)

@@ -78,7 +78,6 @@ class Case:
             tuple(FLOAT_BYTES * (width + 1) * after for width, after in pairwise(WIDTHS)),
             8.0,
             {},
-            Linear(0.0),
         )
         rates = Rates(FEATURE_BITS / self.carry, FEATURE_BITS / self.carry, self.trip)
         return step_tasks(self.placement, self.plan.model, costs, dict.fromkeys(self.plan.links, rates), replays=False)

@@ -87,7 +87,7 @@ class Timed:
             held = sum(tile.stop - tile.first for tile in self.placement.tiles if tile.worker == worker)
             forward, backward = (Linear(seconds / held) for seconds in both)
             blocks[worker] = (BlockSeconds(forward, backward, self.update / held),) * BLOCKS
-        costs = BlockCosts(blocks, (feature,) * (BLOCKS + 1), (0.0,) * BLOCKS, LABEL_BYTES, {}, Linear(0.0))
+        costs = BlockCosts(blocks, (feature,) * (BLOCKS + 1), (0.0,) * BLOCKS, LABEL_BYTES, {})
         return step_tasks(self.placement, self.model, costs, self.rates, replays=False)
 
     def run(self, steps: int) -> PlacementRun:
