@@ -10,7 +10,9 @@ _SHOWN_CHARACTERS = 60
 def complaint(wrong: ValidationError) -> str:
     """Return the first thing that is wrong, with its key as the file has it."""
     first = wrong.errors(include_url=False)[0]
-    key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+    key = "".join(f"[{step}]" if isinstance(step, int) else f".{shown(step)[1:-1]}" for step in first["loc"]).lstrip(
+        "."
+    )
     if first["type"] == "missing":
         return f"{key} is missing"
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):

@@ -18,8 +18,10 @@ from shared.config import Section
 
 SCHEMA: Literal["isthmus.profile/v3"] = "isthmus.profile/v3"
 MOST_BLOCKS = 4096
-MOST_RUNS = 1_000_000
-"""Runs of blocks of one worker: of 1413 blocks all of them."""
+MOST_RUNS = 2**20
+"""Runs of blocks of one worker in the file."""
+MOST_CELLS = 2**23
+"""Runs of blocks of all workers in memory, measured or not."""
 MOST_SAMPLES = 2**31
 TIERS = 3
 """Workers of a profile by samples: a device, an edge server and a cloud."""
@@ -175,6 +177,10 @@ class Document(_Part):
         if self.batch_size is None or not self.blocks:
             raise ValueError(
                 f"{'batch_size' if self.blocks else 'blocks'} is missing; times of workers are of blocks on a batch"
+            )
+        if len(self.workers) * (len(self.blocks) + 1) ** 2 > MOST_CELLS:
+            raise ValueError(
+                f"{len(self.blocks)} blocks on {len(self.workers)} workers have more than {MOST_CELLS} runs"
             )
         known = {"sample_bytes"} if self.is_by_samples else {"feature_bytes", "gradient_bytes"}
         for key in ("feature_bytes", "gradient_bytes", "sample_bytes"):

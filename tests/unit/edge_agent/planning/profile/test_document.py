@@ -57,6 +57,8 @@ def changed(file: str, path: str, value: object) -> dict:
         ("pair", "blocks.2.whole", 1, "blocks[2].whole is 1; it must be a valid boolean"),
         ("pair", "cut", 3, "there is no key cut"),
         ("pair", "remarks", {"spread": [math.nan]}, 'remarks is {"spread": [NaN]}; out of range'),
+        ("pair", "a\nb", 3, r"there is no key a\nb"),
+        ("tiers", "codecs.a\nb", 3, r"codecs.a\nb is 3; it must be an object"),
         ("pair", "remarks", [], "remarks is []; it must be an object"),
         ("pair", "feature_bytes", ..., "feature_bytes has 0 entries; with 4 blocks it must have 5"),
         ("pair", "gradient_bytes", [1, 2], "gradient_bytes has 2 entries; with 4 blocks it must have 5"),
@@ -184,6 +186,20 @@ def test_every_number_is_bounded_and_finite(file, path, key, bad):
     with pytest.raises(PlanError) as refused:
         parse_profile(changed(file, path, bad), "f.json")
     assert str(refused.value).startswith(f"f.json: {key} is ")
+
+
+@pytest.mark.parametrize(("blocks", "workers"), [(2047, 2), (723, 16)])
+def test_runs_of_blocks_are_bounded_before_any_room_is_taken(blocks, workers):
+    least = {"schema": PAIR_FILE["schema"], "model": "m", "batch_size": 1}
+
+    def document(blocks: int) -> dict:
+        named = [{"name": f"w{index}"} for index in range(workers)]
+        sizes = {"feature_bytes": [None] * (blocks + 1), "gradient_bytes": [None] * (blocks + 1)}
+        return least | sizes | {"blocks": [{"name": "b", "bytes": 0}] * blocks, "workers": named}
+
+    assert len(parse_profile(document(blocks), "f.json")) == blocks
+    with pytest.raises(PlanError, match=f"{blocks + 1} blocks on {workers} workers have more than 8388608 runs"):
+        parse_profile(document(blocks + 1), "f.json")
 
 
 def test_a_file_of_layers_has_no_times_of_workers():
