@@ -7,13 +7,14 @@ Given the order in which the workers of a real run have computed, this session e
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import NamedTuple
 
 import torch
 
 from shared.errors import ReplayError
 from shared.execution.blocks import Method, PlacedBlocks
-from shared.execution.feedback import Feedback, decoded, errors_of
+from shared.execution.feedback import Feedback, decoded
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
 from shared.execution.residuals import Residuals
@@ -126,9 +127,10 @@ class InProcessSession:
         self._judges = {name: StepScheduler(window, blocks[name]) for name, window in self._judging.items()}
         values = self._model.features
         self._feedback = {
-            name: Feedback(method.feedback, steps.receives, values, self._batches)
-            for name, steps in self._steps.items()
+            (one, other): Feedback(method.feedback, plans.training.between(other, one), values, self._batches)
+            for one, other in permutations(placement.workers, 2)
         }
+        """By the sender of features, and by their receiver."""
         self._sources = {source.worker: source.rows for source in placement.sources}
 
     def change(self, placement: Placement) -> None:
@@ -188,7 +190,7 @@ class InProcessSession:
     def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
         """Bring the weights of a slice that the group has updated."""
         crossing = from_group(self._placement, one)
-        self._steps[crossing.receiver].deliver(step, self._placement.batch_size, crossing, weights)
+        self._steps[crossing.receiver].deliver(Parcel(step, self._placement.batch_size, crossing, weights))
 
     def replay(self, turns: Iterable[Turn], batches: Iterator[Batch]) -> list[BatchLoss]:
         """Run steps in the order of a real run's named workers. The others compute arrivals in their order."""
@@ -210,7 +212,7 @@ class InProcessSession:
     @property
     def working(self) -> dict[str, int]:
         """The workers that compute anything, and of how many segments their programs are."""
-        return {name: steps.segment_count for name, steps in self._steps.items() if steps.segment_count}
+        return {name: len(steps.needs) for name, steps in self._steps.items() if steps.needs}
 
     def follow(
         self, orders: Mapping[str, Sequence[int]], first_step: int, batches: Iterator[Batch]
@@ -221,7 +223,7 @@ class InProcessSession:
         Returns the losses of each step, as they were computed. Raises ReplayError where an order cannot be followed.
         """
         left = {worker: deque(order) for worker, order in orders.items()}
-        next_steps = {worker: [first_step] * steps.segment_count for worker, steps in self._steps.items()}
+        next_steps = {worker: [first_step] * len(steps.needs) for worker, steps in self._steps.items()}
         _move(self._windows, first_step)
         entries = [_Entry(name, first_step, first_step) for name in self._sources]
         waiting, went_on = _Waiting(batches, first_step), True
@@ -262,7 +264,8 @@ class InProcessSession:
             if not under_way:
                 return whole_loss(losses)
             one = under_way.popleft()
-            self._judges[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, self._coded(one))
+            one.load = self._coded(one)
+            self._judges[one.crossing.receiver].deliver(one)
 
     def _may_end(self, oldest: int | None) -> Callable[[str, Work], bool]:
         """Return a test of work: where samples enter, only that of `oldest` may end its step if it waited for anything."""
@@ -337,15 +340,20 @@ class InProcessSession:
             self._give(one)
             return
         arrived = self._coded(one)
-        if crossing.cargo is Cargo.FEATURE and self._feedback[crossing.sender].wants(crossing):
-            assert isinstance(arrived, tuple)
-            assert isinstance(one.load, tuple)
-            self._feedback[crossing.sender].note(one.step, crossing, errors_of(arrived, one.load), one.scale)
+        if crossing.cargo is Cargo.FEATURE:
+            feedback = self._feedback[crossing.sender, crossing.receiver]
+            if feedback.wants(crossing):
+                assert isinstance(arrived, tuple)
+                assert isinstance(one.load, tuple)
+                feedback.note(one.step, crossing, arrived, one.load, one.scale)
         if crossing.cargo is Cargo.ERROR_GRADIENT:
-            assert isinstance(arrived, tuple)
-            arrived = self._feedback[crossing.receiver].compensated(one.step, crossing, arrived, one.samples)
-            self._feedback[crossing.receiver].forget(one.step, crossing)
-        self._steps[crossing.receiver].deliver(one.step, one.samples, crossing, arrived)
+            feedback = self._feedback[crossing.receiver, crossing.sender]
+            if (errors := feedback.errors(one.step, crossing)) is not None:
+                assert isinstance(arrived, tuple)
+                arrived = feedback.compensated(arrived, errors, one.samples)
+            feedback.forget(one.step, crossing)
+        one.load = arrived
+        self._steps[crossing.receiver].deliver(one)
 
     def _coded(self, one: Parcel) -> Load:
         """Return the load as the receiver decodes it."""

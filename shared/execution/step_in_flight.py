@@ -87,5 +87,7 @@ class Parcel:
     """Scale of the step's loss, where it is scaled."""
     encoded: EncodedSlots | None = None
     """The load as it is sent: encoded once, because a codec may draw random numbers."""
+    raw_bytes: int = 0
+    """Bytes, once decoded, of the tensors that have come."""
     waits: bool = False
     """True if it is sent with the feature of its step, and not before."""

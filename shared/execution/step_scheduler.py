@@ -14,13 +14,11 @@ from shared.errors import DataError
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.planned_segments import PlannedSegment, planned, used_up
 from shared.execution.segment_runner import SegmentRunner
-from shared.execution.step_in_flight import Load, Parcel, StepInFlight
+from shared.execution.step_in_flight import Parcel, StepInFlight
 from shared.execution.step_tensors import StepTensors
 from shared.model.features import Features, Slots
 from shared.placement import (
-    Crossing,
     Order,
-    Receive,
     Send,
     Window,
     answering_segment,
@@ -52,12 +50,10 @@ class StepScheduler:
         plan, worker = window.plan, window.worker
         placement = plan.placement
         self.worker = worker
-        """Fixed, as `window`, `device`, `receives`, `arriving` and `segment_count`."""
+        """Fixed, as `window`, `device`, `needed_by` and `needs`."""
         self._window = window
         self._blocks = blocks
         operations = plan.program(worker)
-        self.receives = frozenset(one.crossing for one in operations if isinstance(one, Receive))
-        """Crossings that come to this worker in every step."""
         sent_first, rest = segments(operations)
         sends = [one.crossing for one in sent_first if isinstance(one, Send)]
         self._sent_ahead = tuple(one for one in sends if one in plan.sent_ahead)
@@ -66,7 +62,9 @@ class StepScheduler:
         self._first_segments = [
             number for number, segment in enumerate(self._segments) if not segment.after and not segment.receives
         ]
-        self._needed_by = {
+        self.needs = [len(segment.receives) for segment in self._segments]
+        """Number of loads that come to this worker in every step, by the segment that needs them."""
+        self.needed_by = {
             crossing: (number, place)
             for number, segment in enumerate(self._segments)
             for place, crossing in enumerate(segment.receives)
@@ -103,19 +101,9 @@ class StepScheduler:
         return self._blocks.held.device
 
     @property
-    def segment_count(self) -> int:
-        """Number of segments that this worker computes for each step."""
-        return len(self._segments)
-
-    @property
     def in_flight(self) -> tuple[int, ...]:
         """The steps that have begun here or for which something has come, and that are not done, in their order."""
         return tuple(self._steps)
-
-    @property
-    def arriving(self) -> tuple[tuple[Crossing, ...], ...]:
-        """Return the crossings that come to this worker in every step, by the segment that needs them."""
-        return tuple(segment.receives for segment in self._segments)
 
     def feed(
         self, step: int, samples: int, inputs: Slots, labels: Features, numbers: Tensor | None = None
@@ -134,10 +122,8 @@ class StepScheduler:
             )
         self._window.feed(step)
         state = self._state(step, samples)
-        state.samples, state.numbers = (
-            samples,
-            numbers,
-        )  # what the trainer sends of a step may be here before its samples
+        # Again, because what the trainer sends of a step may be here before its samples.
+        state.samples, state.numbers = samples, numbers
         self._runner.add_samples(state, self._source, inputs, labels)
         return self._runner.sent(state, self._sent_ahead)
 
@@ -154,14 +140,15 @@ class StepScheduler:
             self._end(step)
         return outgoing
 
-    def deliver(self, step: int, samples: int, crossing: Crossing, load: Load) -> None:
-        """Something has come, decoded."""
-        state, (number, place) = self._state(step, samples), self._needed_by[crossing]
-        state.arrived.setdefault(number, {})[place] = load
+    def deliver(self, parcel: Parcel) -> None:
+        """Something has come, decoded. Where no samples enter, a step begins with it, beside samples ahead."""
+        state, (number, place) = self._state(parcel.step, parcel.samples), self.needed_by[parcel.crossing]
+        state.arrived.setdefault(number, {})[place] = parcel.load
         if self._is_prepared(state, number):
             state.next_segments.append(number)
-        if self._source is None and crossing not in self._window.plan.sent_ahead:
-            self._note_begun(step)
+        is_first = self._source is None and parcel.step >= self._window.begun
+        if is_first and parcel.crossing not in self._window.plan.sent_ahead:
+            self._window.begin(parcel.step)
 
     def next_work(self) -> Work | None:
         """Choose the next work, if there is any: first what the exchange of shared blocks waits for; then work that receives
@@ -197,8 +184,8 @@ class StepScheduler:
 
     def run(self, work: Work) -> list[Parcel]:
         """Compute a piece of work, on any thread, while nothing else of this worker is run. Returns its sends."""
-        if self._source is None:
-            self._note_begun(work.step)
+        if self._source is None and work.step >= self._window.begun:
+            self._window.begin(work.step)
         state = self._steps[work.step]
         return self._runner.run(state, self._segments[work.segment], state.arrived.pop(work.segment, {}))
 
@@ -238,11 +225,6 @@ class StepScheduler:
                 step, samples, self._source is None, list(self._first_segments), StepTensors(self._window.plan.model)
             )
         return state
-
-    def _note_begun(self, step: int) -> None:
-        """Count a step as begun, where no samples enter: something of it is there or was computed, beside samples ahead."""
-        if step >= self._window.begun:
-            self._window.begin(step)
 
     def _is_prepared(self, state: StepInFlight, number: int) -> bool:
         """Tell whether all that a segment receives is there, and the segments before it are done."""

@@ -11,25 +11,25 @@ from shared.placement.tiles import Cargo, Exchange, Segment
 
 
 class Bundle(NamedTuple):
-    """The loads of one step that travel together with one of them."""
+    """The loads of one step that travel together with one of them, each by its place among all that leaves by the link."""
 
-    together: tuple[Crossing, ...]
+    together: tuple[int, ...]
     """All of the segment, in the order in which they go."""
-    after: tuple[Crossing, ...]
+    after: tuple[int, ...]
     """Loads that have to be made before any of these goes."""
 
 
-def bundles(exchange: Exchange | None, crossings: Sequence[Crossing]) -> Mapping[Crossing, Bundle]:
+def bundles(exchange: Exchange | None, crossings: Sequence[Crossing]) -> Mapping[int, Bundle]:
     """Return the bundle of each gradient and of each block's weights that leaves by one link; empty for a flow."""
     if exchange is None:
         return {}
-    pushed = [one for one in crossings if one.cargo is Cargo.WEIGHT_GRADIENT]
-    pulled = [one for one in crossings if one.cargo is Cargo.WEIGHTS]
-    found: dict[Crossing, Bundle] = {}
+    pushed = [place for place, one in enumerate(crossings) if one.cargo is Cargo.WEIGHT_GRADIENT]
+    pulled = [place for place, one in enumerate(crossings) if one.cargo is Cargo.WEIGHTS]
+    found: dict[int, Bundle] = {}
     for whole, segments, is_push in ((pushed, exchange.push, True), (pulled, exchange.pull, False)):
         for first, stop in segments:
-            inside = [one for one in whole if first <= one.index < stop]
-            together = tuple(sorted(inside, key=lambda one: one.index, reverse=is_push))
+            inside = [place for place in whole if first <= crossings[place].index < stop]
+            together = tuple(sorted(inside, key=lambda place: crossings[place].index, reverse=is_push))
             after = tuple(pulled) if exchange.barrier and not is_push else together
             found |= dict.fromkeys(together, Bundle(together, after))
     return found

@@ -86,6 +86,10 @@ class StepPlan:
         """Return the crossings from one worker to another in a step."""
         return tuple(self._between.get((sender, receiver), ()))
 
+    def ahead_of(self, crossing: Crossing) -> int:
+        """Return the number of steps that a crossing may come before K lets its step begin."""
+        return self.samples_ahead if crossing in self.sent_ahead else 0
+
     def takes_weights(self, worker: str) -> bool:
         """Tell whether new weights of shared blocks come to a worker in every step."""
         return any(one.cargo is Cargo.WEIGHTS and one.receiver == worker for one in self.crossings)

@@ -87,10 +87,6 @@ class Window:
             latest = max(latest, max(self.done, self.first) + self.plan.most_under_way + self.plan.runs_ahead - 1)
         return latest
 
-    def latest_of(self, crossing: Crossing) -> int:
-        """Return the latest step of which a crossing may come to this worker."""
-        return self.latest + (self.plan.samples_ahead if crossing in self.plan.sent_ahead else 0)
-
     def may_be_done_elsewhere(self, step: int) -> bool:
         """Tell whether another worker can have done `step`, as far as this one knows by its own samples."""
         return self._lead is None or step < (self.fed if self.plan.runs_ahead else self.begun) + self._lead

@@ -192,7 +192,7 @@ class ComputeLoop:
         more_is_left = False
         while self._results.failure is None:
             self._changed.clear()
-            if not (more_is_left or self._loads.is_ready or self._may_begin_now()):
+            if not (more_is_left or self._loads.ready or self._may_begin_now()):
                 await self._changed.wait()
                 continue
             self._is_computing = True
@@ -262,9 +262,10 @@ class ComputeLoop:
         return staleness
 
     def _take_loads(self) -> None:
-        while (arrived := self._loads.take()) is not None:
-            self._scheduler.deliver(arrived.step, arrived.samples, arrived.crossing, arrived.load)
-            self._record.note_load(arrived.step, arrived.crossing, arrived.load)
+        while self._loads.ready:
+            parcel = self._loads.ready.popleft()
+            self._scheduler.deliver(parcel)
+            self._record.note_load(parcel)
 
     def _has_begin_due(self) -> bool:
         """Tell whether a batch may begin whose samples are taken. Also on the event loop."""

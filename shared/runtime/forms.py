@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from shared.codec import Encoded, codec_by_name
+from shared.codec import codec_by_name
 from shared.errors import ProtocolError
 from shared.execution.block_slices import Slices
 from shared.execution.crossing_types import CrossingTypes
@@ -62,7 +62,10 @@ class Form(ABC):
         """The slots that cross, in their order."""
         self.role = ROLES[crossing.cargo]
         self._batch_size = placement.batch_size
-        self._early = int(crossing.cargo is Cargo.WEIGHTS)
+        self.early = int(crossing.cargo is Cargo.WEIGHTS)
+        """Steps by which its key is early: weights bear the step that they are for, and there is none before the first."""
+        self.tells_length = False
+        """True if `length` can tell the length of a batch."""
         named = {name: codec_by_name(name) for name in ("raw", *codecs.values())}
         self._codec_of = {slot: named[name] for slot, name in codecs.items()}
         self.is_lossless = not any(codec_spec(name).lossy for name in codecs.values())
@@ -71,16 +74,12 @@ class Form(ABC):
         """Largest size of a load that is coded or copied quicker than it is handed to another thread."""
 
     def key(self, step: int, slot: int) -> TensorKey:
-        """Return the key of a tensor in the stream. Weights bear the step that they are for: there is none before the first."""
-        return TensorKey(step + self._early, self.role, self.crossing.index, slot)
+        """Return the key of a tensor in the stream."""
+        return TensorKey(step + self.early, self.role, self.crossing.index, slot)
 
     def first_key(self, step: int) -> TensorKey:
         """Return the key of the first tensor: its slot tells apart what one block reads."""
         return self.key(step, self.slots[0])
-
-    def step_of(self, step: int) -> int:
-        """Return the step of the crossing, from that of its key or of a position."""
-        return step - self._early
 
     @abstractmethod
     def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
@@ -92,7 +91,11 @@ class Form(ABC):
         To be called once for a gradient of weights: what its codec takes from it goes with the next one.
         """
         assert isinstance(load, tuple), "the loads of shared blocks have a form of their own"
-        return {slot: self._encoded(slot, load[slot]) for slot in self.slots}
+        encoded: EncodedSlots = {}
+        for slot, codec in self._codec_of.items():
+            tensor = load[slot]
+            encoded[slot] = None if tensor is None else codec.encode(tensor.cpu())
+        return encoded
 
     @abstractmethod
     def decode(self, encoded: EncodedSlots) -> Load:
@@ -108,9 +111,6 @@ class Form(ABC):
 
         kept: the receiver may begin again, so that weights of the step before are there, too.
         """
-
-    def _encoded(self, slot: int, tensor: Tensor | None) -> Encoded | None:
-        return None if tensor is None else self._codec_of[slot].encode(tensor.cpu())
 
     def _rows(self, samples: int) -> int:
         return self.crossing.rows.scaled(samples, self._batch_size).count
@@ -135,6 +135,7 @@ class FeatureForm(Form):
         self._chain = chain
         self._specs = types.specs(crossing.index)
         self._is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
+        self.tells_length = chain.lengths is not None
 
     def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
         """See `Form.expected`."""
@@ -151,8 +152,11 @@ class FeatureForm(Form):
 
     def decode(self, encoded: EncodedSlots) -> Load:
         """See `Form.decode`."""
-        values = _decoded(encoded)
-        return tuple(values.get(slot) for slot in range(len(self._specs)))
+        load: list[Tensor | None] = [None] * len(self._specs)
+        for slot, each in encoded.items():
+            if each is not None:
+                load[slot] = codec_by_name(each.codec).decode(each)
+        return tuple(load)
 
     def length(self, slot: int, shape: Sequence[int]) -> int | None:
         """See `Form.length`."""
@@ -329,7 +333,7 @@ class BlockForm(Form):
 
     def _encoded_entries(self, load: BlockPart) -> EncodedSlots:
         return {
-            slot: self._encoded(slot, entry.to_wire(load[entry.name])) if entry.name in load else None
+            slot: self._codec_of[slot].encode(entry.to_wire(load[entry.name]).cpu()) if entry.name in load else None
             for slot, entry in self.entries.items()
         }
 

@@ -7,22 +7,20 @@ the placement before memory is taken for it, and delivered to the steps of this 
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from shared.errors import OutOfTurnError, ProtocolError, UnreachableError
 from shared.events import Emit
 from shared.events.worker import Delivered, LoadEncoded, Received, Sent
 from shared.execution.step_in_flight import Parcel
-from shared.placement import ArrivalJudge, Cargo, Crossing, Program, Receive, Send, bundles
-from shared.runtime.arriving import Arriving
-from shared.runtime.forms import Form, Forms
-from shared.runtime.load_coder import LoadCoder, raw_bytes
+from shared.placement import ArrivalJudge, Cargo, Crossing, Program, Receive, Send
+from shared.runtime.channel import Channel
 from shared.runtime.load_queue import LoadQueue
 from shared.runtime.outbox import Outbox
 from shared.runtime.report_relay import ReportRelay
-from shared.tensor_wire import from_wire, to_wire
+from shared.tensor_wire import to_wire
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import TensorKey, WireTensor, key_of
+from shared.transport.stream.framing import WireTensor, key_of
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
@@ -40,42 +38,44 @@ class LinkEnd:
     def __init__(
         self,
         peer: str,
-        forms: Forms,
-        coder: LoadCoder,
-        arrivals: ArrivalJudge,
+        leaving: Sequence[Channel],
+        coming: Sequence[Channel],
+        judge: ArrivalJudge,
         loads: LoadQueue,
         relay: ReportRelay,
         emit: Emit,
     ) -> None:
-        """arrivals: judges them by the window of this worker, with nothing under way. loads: gets the arrivals.
+        """leaving, coming: all channels of this link; their loads come to `loads`. relay: gets the arriving reports.
 
-        relay: gets the arriving reports.
+        judge: of the arrivals at this worker, with nothing under way.
         """
         self.peer = peer
-        self._window = window = arrivals.window
-        self._coder = coder
-        self._version = forms.placement.version
-        self._arrivals = arrivals
+        self._window = window = judge.window
+        self._judge = judge
         self._loads = loads
         self._relay = relay
         self._emit = emit
         plan, worker = window.plan, window.worker
-        leaving, coming = plan.between(worker, peer), plan.between(peer, worker)
+        self._version = plan.placement.version
         most_repeated = plan.most_under_way + plan.runs_ahead
         most_ahead = most_repeated if window.life else 0
-        together = bundles(plan.placement.exchange, leaving)
-        labelled = _own_feature(plan.program(worker), peer)
+        own = _own_feature(plan.program(worker), peer)
+        labelled = next((channel for channel in leaving if channel.crossing == own), None)
         merged = plan.model.merged and plan.placement.exchange is None
-        self._outbox = Outbox(leaving, window.first, labelled, most_ahead, together, merged=merged)
+        self._outbox = Outbox(leaving, labelled, most_ahead, plan.placement.exchange, merged=merged)
+        self._makes_again = window.life > 0
         self._kept_steps = most_repeated if peer in plan.stateless else 0
         """Steps that the peer has done and for which it may need everything again."""
-        self._leaving: dict[Crossing, Form] = {crossing: forms.of(crossing) for crossing in leaving}
-        """The forms of all that leaves by this link."""
-        self._arriving = [Arriving(forms.of(crossing), window.first_of(crossing)) for crossing in coming]
-        self._coming = {
-            (one.form.role, one.crossing.index, slot): one for one in self._arriving for slot in one.form.slots
+        self._most_kept = self._kept_steps or plan.most_under_way
+        """Steps before the one that comes of which the peer may still need something."""
+        self._leaving = leaving
+        self._coming = coming
+        self._places = {
+            (channel.form.role, channel.crossing.index, slot): channel
+            for channel in coming
+            for slot in channel.form.slots
         }
-        """All that comes by this link, by role, block and slot."""
+        """The channels of all that comes by this link, by role, block and slot."""
         self.reports = relay.queues[peer]
         """The reports on their way to the peer."""
         self._more_to_send = self.reports.due
@@ -112,19 +112,19 @@ class LinkEnd:
 
     def lacks(self, step: int) -> bool:
         """Tell whether anything of a step has still to come from the peer."""
-        return any(one.next_step <= step for one in self._arriving)
+        return any(channel.next_step <= step for channel in self._coming)
 
-    def keep_first(self, parcel: Parcel) -> None:
+    def keep_first(self, channel: Channel, parcel: Parcel) -> None:
         """Keep the weights with which a placement has come into force, which the peer needs if it loses all."""
-        self._outbox.keep_first(parcel)
+        self._outbox.keep_first(channel, parcel)
 
-    def send(self, parcel: Parcel) -> None:
-        """Something has to go to the peer."""
-        form = self._leaving[parcel.crossing]
-        for slot, tensor in enumerate(parcel.load if isinstance(parcel.load, tuple) else ()):
-            if tensor is not None and (length := form.length(slot, tensor.shape)) is not None:
-                self._arrivals.note_length(parcel.step, length)
-        self._outbox.put(parcel)
+    def send(self, channel: Channel, parcel: Parcel) -> None:
+        """Something has to go to the peer, by a channel of this link."""
+        if channel.form.tells_length and isinstance(parcel.load, tuple):
+            for slot, tensor in enumerate(parcel.load):
+                if tensor is not None and (length := channel.form.length(slot, tensor.shape)) is not None:
+                    self._judge.note_length(parcel.step, length)
+        self._outbox.put(channel, parcel)
         self._more_to_send.set()
 
     @property
@@ -134,8 +134,8 @@ class LinkEnd:
             placement_version=self._version,
             awaited=[
                 Awaited(role=key.role, block=key.block, slot=key.slot, next_step=key.step)
-                for one in self._arriving
-                for key in [one.form.first_key(one.next_step)]
+                for channel in self._coming
+                for key in [channel.form.first_key(channel.next_step)]
             ],
             dones_received=self._dones_received,
             life=self._window.life,
@@ -155,20 +155,20 @@ class LinkEnd:
             raise ProtocolError(
                 f"worker {self.peer!r} says that it has begun again, which it cannot under this placement"
             )
-        leaving = {form.first_key(0)[1:]: form for form in self._leaving.values()}
+        leaving = {channel.form.first_key(0)[1:]: channel for channel in self._leaving}
         # Counted first: a message has room for a hundred times as many as any placement has.
         is_as_many = len(peer.awaited) == len(leaving)
         awaited = {(one.role, one.block, one.slot): one.next_step for one in peer.awaited} if is_as_many else {}
         is_known = is_as_many and awaited.keys() == leaving.keys()
         if not is_known or not self.reports.covers(peer.dones_received, is_new=is_new):
             raise OutOfTurnError(f"worker {self.peer!r} waits for something else than comes to it under this placement")
-        self._outbox.resume({leaving[key].crossing: leaving[key].step_of(step) for key, step in awaited.items()})
+        self._outbox.resume([(leaving[key], step - leaving[key].form.early) for key, step in awaited.items()])
+        # From here on nothing of it is refused.
         self._peer_life = peer.life
         self.reports.resume(peer.dones_received, is_new=is_new)
         self._peer_has_ended = False
-        for one in self._arriving:
-            one.begin_again()
-            self._arrivals.again(one.crossing, one.next_step)
+        for channel in self._coming:
+            channel.begin_again()
         self._more_to_send.set()
 
     def keep(self) -> None:
@@ -228,24 +228,12 @@ class LinkEnd:
 
         Raises ProtocolError, and the error of a loss that refuses labels.
         """
-        key, samples = key_of(frame), frame.batch_samples
-        arriving = self._arriving_of(key)
-        crossing = arriving.crossing
-        step, slot, is_first = arriving.check(frame, key)
-        if is_first:
-            self._arrivals.accept(crossing, step, samples)
-        if (length := arriving.form.length(slot, frame.tensor.shape)) is not None:
-            self._arrivals.accept_length(self.peer, step, length)
-        arriving.agree(step, samples)
-        # A peer at this step has long had the tensors of the workers that are furthest behind.
-        plan = self._window.plan
-        at = step - plan.samples_ahead if crossing in plan.sent_ahead else step
-        self._outbox.forget_before(at + 1 - (self._kept_steps or plan.most_under_way))
-
-    def _arriving_of(self, key: TensorKey) -> Arriving:
-        if (arriving := self._coming.get((key.role, key.block, key.slot))) is None:
+        key = key_of(frame)
+        if (channel := self._places.get(key[1:])) is None:
             raise ProtocolError(f"{key} came from {self.peer!r}, who has none to send under this placement")
-        return arriving
+        step = channel.accept(frame, key)
+        # A peer at this step has long had the tensors of the workers that are furthest behind.
+        self._outbox.forget_before(step - channel.ahead + 1 - self._most_kept)
 
     def note_delivered(self, tensor: WireTensor, seconds: float, receiver_nanoseconds: int) -> None:
         """Tell that the peer has acknowledged a tensor; every stream calls this. See `Delivered`."""
@@ -254,8 +242,8 @@ class LinkEnd:
     async def _send_all(self, stream: LinkStream) -> None:
         """Until `end`, or until the peer has ended the stream and nothing waits."""
         while True:
-            if items := self._outbox.next(self._window.begun):
-                await self._send(stream, items)
+            if channels := self._outbox.next(self._window.begun):
+                await self._send(stream, channels)
             elif self.reports.are_due:
                 await stream.write(self.reports.take())
             elif self._is_ending or self._peer_has_ended:
@@ -264,28 +252,31 @@ class LinkEnd:
                 self._more_to_send.clear()
                 await self._more_to_send.wait()
 
-    async def _send(self, stream: LinkStream, items: tuple[Parcel, ...]) -> None:
+    async def _send(self, stream: LinkStream, channels: tuple[Channel, ...]) -> None:
         tensors: list[WireTensor] = []
-        payload_bytes = raw = 0
-        for item in items:
-            form = self._leaving[item.crossing]
-            if item.encoded is None:
+        payload_bytes = raw_bytes = 0
+        steps: list[int] = []
+        for channel, parcel in [(channel, channel.first) for channel in channels]:
+            assert parcel is not None, "something waits"
+            form, step = channel.form, parcel.step
+            steps.append(step)
+            if parcel.encoded is None:
                 started = time.monotonic()
-                item.encoded = await self._coder.encode(item, form)
-                item.load = ()
-                self._emit(LoadEncoded(item.step, started, time.monotonic()))
-            if self._outbox.is_there(item):
+                parcel.encoded = await channel.encode(parcel)
+                parcel.load = ()
+                self._emit(LoadEncoded(step, started, time.monotonic()))
+            if self._makes_again and step < channel.there:
                 continue  # Encoded all the same, because its error gradient may have to be corrected.
-            for slot, encoded in item.encoded.items():
-                tensors.append(to_wire(encoded, form.key(item.step, slot), form.version, item.samples))
+            for slot, encoded in parcel.encoded.items():
+                tensors.append(to_wire(encoded, form.key(step, slot), form.version, parcel.samples))
                 if encoded is not None:
                     payload_bytes += len(encoded.payload)
-                    raw += encoded.raw_bytes
+                    raw_bytes += encoded.raw_bytes
         if tensors:
-            self._emit(Sent(self.peer, payload_bytes, raw))
+            self._emit(Sent(self.peer, payload_bytes, raw_bytes))
             await stream.send(*tensors, message=self.reports.take())
-        for item in items:
-            self._outbox.note_sent(item)
+        for channel, step in zip(channels, steps, strict=True):
+            self._outbox.note_sent(channel, step)
 
     async def _receive_all(self, stream: LinkStream) -> None:
         while (event := await stream.receive()) is not None:
@@ -307,16 +298,14 @@ class LinkEnd:
                 await self._take_tensor(tensor)
 
     async def _take_tensor(self, tensor: WireTensor) -> None:
-        arriving, encoded = self._arriving_of(tensor.key), from_wire(tensor)
-        self._emit(Received(self.peer, tensor, raw_bytes(encoded)))
-        step, slots = arriving.add(tensor.key, {tensor.key.slot: encoded})
-        if slots is None:
-            return
-        load = await self._coder.decode(arriving.form, step, tensor.batch_samples, slots)
-        # From here on without a pause: a lost stream has brought this or has not.
-        arriving.end(step)
-        self._coder.note_taken(step, arriving.form)
-        self._loads.put(Parcel(step, tensor.batch_samples, arriving.crossing, load))
+        channel = self._places[tensor.key[1:]]
+        parcel, raw_bytes, is_whole = channel.add(tensor)
+        self._emit(Received(self.peer, tensor, raw_bytes))
+        if is_whole:
+            load = await channel.decode(parcel)
+            # From here on without a pause: a lost stream has brought this or has not.
+            channel.end(parcel, load)
+            self._loads.put(parcel, channel.segment)
 
 
 def _own_feature(operations: Program, peer: str) -> Crossing | None:

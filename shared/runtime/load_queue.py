@@ -5,34 +5,28 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 
 from shared.execution.step_in_flight import Parcel
-from shared.placement import Crossing
 
 
 class LoadQueue:
     """The loads by the segment that needs them: the thread gets those of one segment together, once all have come.
 
     So no load wakes the thread before it can be computed with. The window of the worker bounds the queue: a load that
-    comes too early is refused. Used on the event loop, but for `take`.
+    comes too early is refused. Used on the event loop, but for `ready`.
     """
 
-    def __init__(self, arriving: Sequence[Sequence[Crossing]], changed: asyncio.Event) -> None:
-        """arriving: the crossings that come in every step, by the segment that needs them.
+    def __init__(self, counts: Sequence[int], changed: asyncio.Event) -> None:
+        """counts: of the loads that come in every step, by the segment that needs them.
 
         changed: set when any load can be taken.
         """
-        self._counts = [len(crossings) for crossings in arriving]
-        self._segments = {one: segment for segment, crossings in enumerate(arriving) for one in crossings}
+        self._counts = counts
         self._changed = changed
         self._coming: dict[tuple[int, int], list[Parcel]] = defaultdict(list)
         """The loads of which others of the same segment are missing, by step and segment."""
-        self._ready: deque[Parcel] = deque()
+        self.ready: deque[Parcel] = deque()
+        """The loads that can be used, which the thread takes from the left."""
         self._unused: dict[int, int] = defaultdict(int)
         """Number of loads that have come for a step and are not known to be used."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Tell whether there is anything to take."""
-        return bool(self._ready)
 
     @property
     def stop(self) -> int:
@@ -44,23 +38,18 @@ class LoadQueue:
         """Count the steps for which something has come that is not known to be used."""
         return len(self._unused)
 
-    def put(self, arrived: Parcel) -> None:
-        """Add a load."""
-        self._unused[arrived.step] += 1
-        segment = self._segments[arrived.crossing]
+    def put(self, parcel: Parcel, segment: int) -> None:
+        """Add a load that a segment needs."""
+        self._unused[parcel.step] += 1
         if self._counts[segment] > 1:
-            coming = self._coming[arrived.step, segment]
-            coming.append(arrived)
+            coming = self._coming[parcel.step, segment]
+            coming.append(parcel)
             if len(coming) < self._counts[segment]:
                 return
-            self._ready.extend(self._coming.pop((arrived.step, segment)))
+            self.ready.extend(self._coming.pop((parcel.step, segment)))
         else:
-            self._ready.append(arrived)
+            self.ready.append(parcel)
         self._changed.set()
-
-    def take(self) -> Parcel | None:
-        """Take the next load that can be used, if there is any. On the thread that computes."""
-        return self._ready.popleft() if self._ready else None
 
     def note_used(self, step: int, segment: int) -> None:
         """Forget the loads of a segment that was computed."""

@@ -15,11 +15,11 @@ from shared.execution.feedback import Feedback
 from shared.execution.shared_blocks import BlockPart, CodedWeights
 from shared.execution.step_in_flight import Parcel
 from shared.execution.step_scheduler import StepScheduler
-from shared.placement import GROUP, ArrivalJudge, Backward, BlockSlice, Cargo, Window, from_group
+from shared.placement import GROUP, ArrivalJudge, Backward, BlockSlice, Cargo, Crossing, Window, from_group
+from shared.runtime.channel import Channel
 from shared.runtime.compute_loop import MOST_UNTAKEN, BatchSource, ComputeLoop, Departing, Results, SegmentDone
 from shared.runtime.forms import Forms
 from shared.runtime.link_end import LinkEnd, LinkStream
-from shared.runtime.load_coder import LoadCoder
 from shared.runtime.load_queue import LoadQueue
 from shared.runtime.order import ComputedOrder
 from shared.runtime.report_relay import ReportRelay
@@ -76,27 +76,34 @@ class PlacementExecutor:
         self._record = StepRecord(step_log)
         self._is_idle = not plan.program(worker)
         scheduler, changed = StepScheduler(window, blocks), asyncio.Event()
-        self._loads = LoadQueue(scheduler.arriving, changed)
+        self._needed_by = scheduler.needed_by
+        self._loads = LoadQueue(scheduler.needs, changed)
         results = Results(self._take_result, MOST_UNTAKEN)
         self._compute_loop = ComputeLoop(scheduler, self._loads, results, self._record, threads.compute, changed)
         batches = blocks.held.recipe.accumulate_batches
-        feedback = Feedback(blocks.feedback, scheduler.receives, plan.model.features, batches)
-        coder = LoadCoder(feedback, threads.codecs, plan.placement.staleness)
-        arrivals = ArrivalJudge(window)
+        judge = ArrivalJudge(window)
         self._relay = relay = ReportRelay(window, emit, changed)
-        self.ends = {
-            peer: LinkEnd(peer, forms, coder, arrivals, self._loads, relay, emit) for peer in plan.peers(worker)
-        }
+        self.ends: dict[str, LinkEnd] = {}
         """By the worker at the other end."""
-        for peer in plan.stateless.intersection(self.ends):
-            for one in plan.between(worker, peer):
-                if one.cargo is Cargo.WEIGHTS:
-                    weights, whole = blocks.weights(one.of_block), plan.placement.batch_size
-                    self.ends[peer].keep_first(Parcel(window.first - 1, whole, one, weights))
+        self._leaving: dict[Crossing, tuple[LinkEnd, Channel]] = {}
+        for peer in plan.peers(worker):
+            sends, comes = plan.between(worker, peer), plan.between(peer, worker)
+            feedback = Feedback(blocks.feedback, comes, plan.model.features, batches)
+            leaving = [Channel(forms.of(one), judge, threads.codecs, feedback, at) for at, one in enumerate(sends)]
+            coming = [
+                Channel(forms.of(one), judge, threads.codecs, feedback, segment=scheduler.needed_by[one][0])
+                for one in comes
+            ]
+            self.ends[peer] = end = LinkEnd(peer, leaving, coming, judge, self._loads, relay, emit)
+            for channel in leaving:
+                self._leaving[channel.crossing] = end, channel
+                if peer in plan.stateless and channel.crossing.cargo is Cargo.WEIGHTS:
+                    weights, whole = blocks.weights(channel.crossing.of_block), plan.placement.batch_size
+                    end.keep_first(channel, Parcel(window.first - 1, whole, channel.crossing, weights))
         self._pieces = 0
         """Pieces of work that were computed."""
         self._costs: dict[int, _Cost] = {}
-        self._order = ComputedOrder(scheduler.segment_count)
+        self._order = ComputedOrder(len(scheduler.needs))
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -204,7 +211,9 @@ class PlacementExecutor:
     def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
         """Bring the weights of a slice, after the update of a step, from the group that got its gradient."""
         placement = self.window.plan.placement
-        self._loads.put(Parcel(step, placement.batch_size, from_group(placement, one), weights))
+        crossing = from_group(placement, one)
+        segment, _ = self._needed_by[crossing]
+        self._loads.put(Parcel(step, placement.batch_size, crossing, weights), segment)
 
     def fail(self, failure: Exception) -> None:
         """Compute no more, because the group refuses a gradient: `serve` raises this."""
@@ -251,7 +260,8 @@ class PlacementExecutor:
                 assert self._give is not None, "only programs of a group's member have it"
                 self._give(one)
             else:
-                self.ends[one.crossing.receiver].send(one)
+                end, channel = self._leaving[one.crossing]
+                end.send(channel, one)
 
     def _end_step(self, step: int, loss: BatchLoss | None, staleness: int) -> None:
         cost = self._costs.pop(step, None)

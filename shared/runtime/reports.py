@@ -1,8 +1,9 @@
 """Reports of finished steps, on their way to the peer of a link: kept until it has them, sent with other messages."""
 
 import asyncio
+from collections import deque
+from itertools import islice
 
-from shared.runtime.resend_buffer import ResendBuffer
 from shared.transport.stream.reminder import Reminder
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, StepDone
 
@@ -25,7 +26,12 @@ class Reports:
         """
         self.due = asyncio.Event()
         """Event that is set when a report must go, even alone. The sender clears it."""
-        self._kept: ResendBuffer[StepDone] = ResendBuffer(limit=MOST_KEPT)
+        self._kept: deque[StepDone] = deque(maxlen=MOST_KEPT)
+        """The newest reports, which may have to be sent again."""
+        self._made = 0
+        """Number of reports that there were."""
+        self._sent = 0
+        """Number of these that are sent."""
         self._stopping: list[str] = []
         """Workers that are about to stop."""
         self._stopping_sent = 0
@@ -38,7 +44,8 @@ class Reports:
 
     def add(self, done: StepDone, *, more_comes: bool) -> None:
         """One more has to go. more_comes: whether other steps are under way here."""
-        self._kept.keep(self._kept.next_step, done)
+        self._kept.append(done)
+        self._made += 1
         if self._may_wait:
             (self._late if more_comes else self._soon).begin()
         else:
@@ -57,7 +64,7 @@ class Reports:
     @property
     def are_due(self) -> bool:
         """Tell whether anything is to be sent now, even alone."""
-        return self._stopping_sent < len(self._stopping) or (self._is_hurried and self._kept.waiting > 0)
+        return self._stopping_sent < len(self._stopping) or (self._is_hurried and self._sent < self._made)
 
     def take(self) -> LinkMessage:
         """Make a message of the reports that go with the next items, or alone."""
@@ -65,38 +72,32 @@ class Reports:
         if self._stopping_sent < len(self._stopping):
             message.stopping.worker = self._stopping[self._stopping_sent]
             self._stopping_sent += 1
-        message.dones.extend(self._taken())
+        if waiting := self._made - self._sent:
+            first = len(self._kept) - waiting
+            message.dones.extend(islice(self._kept, first, first + MOST_TAKEN))
+            self._sent = min(self._made, self._sent + MOST_TAKEN)
+            if self._sent == self._made:
+                self._is_hurried = False
+                self._soon.end()
+                self._late.end()
         return message
-
-    def _taken(self) -> list[StepDone]:
-        kept = self._kept
-        if not kept.waiting:
-            return []
-        first = kept.sent_step
-        kept.sent_step = min(kept.next_step, first + MOST_TAKEN)
-        taken = [kept[number] for number in range(first, kept.sent_step)]
-        if not kept.waiting:
-            self._is_hurried = False
-            self._soon.end()
-            self._late.end()
-        return taken
 
     def covers(self, received: int, *, is_new: bool = False) -> bool:
         """Tell whether a peer that has received this number of reports can be brought to all there are.
 
         is_new: True for one that has lost all: it hears the reports from here on, and counts them from 0.
         """
-        return self._follows or (received == 0 if is_new else self._kept.covers(received))
+        return self._follows or (received == 0 if is_new else 0 <= self._made - received <= len(self._kept))
 
     def resume(self, received: int, *, is_new: bool = False) -> None:
         """A stream begins, whose other end has received so many. is_new: see `covers`."""
         if is_new:
-            self._kept = ResendBuffer(limit=MOST_KEPT)
+            self._kept.clear()
+            self._made = 0
         if self._follows:
-            before, self._kept, self._follows = self._kept, ResendBuffer(received, MOST_KEPT), False
-            for number in before.steps:
-                self._kept.keep(self._kept.next_step, before[number])
-        self._kept.sent_step = received
+            self._made, self._follows = received + len(self._kept), False
+        self._sent = received
         self._stopping_sent = 0
-        self._kept.forget_before(received)
+        while len(self._kept) > self._made - received:
+            self._kept.popleft()
         self.hurry()

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from shared.execution.step_in_flight import Load, tensors_in
-from shared.placement import Crossing
+from shared.execution.step_in_flight import Parcel, tensors_in
 from shared.training.block_state import element_bytes
 from shared.training.step_log import StepLog
 
@@ -23,10 +22,10 @@ class StepRecord:
         if self._log is not None:
             self._noted[step][what] = [element_bytes(tensor) for tensor in tensors if tensor is not None]
 
-    def note_load(self, step: int, crossing: Crossing, load: Load) -> None:
+    def note_load(self, parcel: Parcel) -> None:
         """Record the same for a load of another worker."""
         if self._log is not None:
-            self.note(step, str(crossing), tensors_in(load))
+            self.note(parcel.step, str(parcel.crossing), tensors_in(parcel.load))
 
     def write(self, step: int) -> None:
         """The step is done. Raises StorageError when the log cannot be written."""

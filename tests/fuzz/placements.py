@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from shared.placement import (
-    ArrivalJudge,
     Cargo,
     Crossing,
     ModelFacts,
@@ -17,7 +16,6 @@ from shared.placement import (
     Rows,
     StepPlan,
     Tile,
-    Window,
     check,
     crossings,
 )
@@ -111,6 +109,7 @@ def _nobody_knows_more_than_is_his(placement: Placement, model: ModelFacts) -> N
 def _nobody_may_be_told(placement: Placement, model: ModelFacts) -> None:
     """A worker refuses a label, an output and its error gradient, whoever sends it."""
     for worker, training in product(placement.workers, (True, False)):
-        judge = ArrivalJudge(Window(StepPlan(placement, model, training=training), worker))
-        telling = [one for one in judge.expected if _tells_a_label(one, placement)]
+        plan = StepPlan(placement, model, training=training)
+        coming = [one for peer in plan.peers(worker) for one in plan.between(peer, worker)]
+        telling = [one for one in coming if _tells_a_label(one, placement)]
         assert not telling, f"{worker} would take {telling} under {placement}"

@@ -224,7 +224,7 @@ class LooseSession:
                 self._work(which)
             else:
                 one = self._mail[which].popleft()
-                self._steps[one.crossing.receiver].deliver(one.step, one.samples, one.crossing, one.load)
+                self._steps[one.crossing.receiver].deliver(one)
             self._report()
             self.most_unanswered = max(
                 self.most_unanswered, *(window.begun - window.answered for window in self._windows.values())

@@ -56,18 +56,19 @@ def test_a_segment_travels_together_and_weights_wait_for_all_updates_behind_a_ba
     plan = StepPlan(PLACED, model())
     pushed, pulled = plan.between("edge", "near"), plan.between("near", "edge")
     found = bundles(EXCHANGE, pushed)
-    assert {one.index: [each.index for each in found[one].together] for one in pushed} == {
+    assert {one.index: [pushed[at].index for at in found[number].together] for number, one in enumerate(pushed)} == {
         0: [1, 0],
         1: [1, 0],
         2: [3, 2],
         3: [3, 2],
     }
-    assert all(found[one].after == found[one].together for one in pushed)
+    assert all(one.after == one.together for one in found.values())
     found = bundles(EXCHANGE, pulled)
-    assert [[each.index for each in found[one].together] for one in pulled] == [[0], [1, 2, 3], [1, 2, 3], [1, 2, 3]]
-    assert all(set(found[one].after) == set(pulled) for one in pulled)
+    together = [[pulled[at].index for at in found[number].together] for number in range(len(pulled))]
+    assert together == [[0], [1, 2, 3], [1, 2, 3], [1, 2, 3]]
+    assert all(set(one.after) == set(range(len(pulled))) for one in found.values())
     open_ended = bundles(dataclasses.replace(EXCHANGE, barrier=False), pulled)
-    assert all(open_ended[one].after == open_ended[one].together for one in pulled)
+    assert all(one.after == one.together for one in open_ended.values())
 
 
 def test_without_an_exchange_each_goes_by_itself():

@@ -317,7 +317,9 @@ async def test_samples_of_a_batch_that_begins_leave_before_this_worker_computes_
         nn.Sequential(gate, nn.Linear(INPUTS, CLASSES)), WorkerThread("compute"), Heard(), divided
     ) as executor:
         gate.close()
-        with patch.object(executor.ends["gpu"], "send", lambda one: one.crossing.cargo is Cargo.FEATURE and sent.set()):
+        with patch.object(
+            executor.ends["gpu"], "send", lambda channel, _one: channel.crossing.cargo is Cargo.FEATURE and sent.set()
+        ):
             executor.read_from(batches(1), 1)
             try:
                 await asyncio.wait_for(sent.wait(), 20)

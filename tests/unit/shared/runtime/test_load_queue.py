@@ -15,27 +15,31 @@ ARRIVING = (
     (Crossing("edge", "near", Cargo.FEATURE, 1, WHOLE), Crossing("edge", "near", Cargo.LABEL, 4, WHOLE)),
     (Crossing("far", "near", Cargo.ERROR_GRADIENT, 2, WHOLE),),
 )
+COUNTS = list(map(len, ARRIVING))
 STEPS = 3
 LOADS = [Parcel(step, 4, crossing, ()) for step in range(STEPS) for segment in ARRIVING for crossing in segment]
+
+
+def segment_of(parcel: Parcel) -> int:
+    return next(number for number, crossings in enumerate(ARRIVING) if parcel.crossing in crossings)
 
 
 @given(order=st.permutations(LOADS))
 def test_the_loads_of_a_segment_are_taken_together_after_the_last_of_them(order):
     changed = asyncio.Event()
-    queue, come, used = LoadQueue(ARRIVING, changed), [], []
+    queue, come, used = LoadQueue(COUNTS, changed), [], []
     for arrived in order:
-        queue.put(arrived)
+        segment = segment_of(arrived)
+        queue.put(arrived, segment)
         come.append(arrived)
-        segment = next(number for number, crossings in enumerate(ARRIVING) if arrived.crossing in crossings)
         of_segment = [one for one in come if one.step == arrived.step and one.crossing in ARRIVING[segment]]
         is_whole = len(of_segment) == len(ARRIVING[segment])
-        assert (queue.is_ready, changed.is_set()) == (is_whole, is_whole)
+        assert (bool(queue.ready), changed.is_set()) == (is_whole, is_whole)
         assert queue.waiting == len({one.step for one in come if one not in used})
         assert queue.stop == max((one.step for one in come if one not in used), default=-1) + 1
         if is_whole:
-            taken = [queue.take() for _ in of_segment]
-            assert taken == of_segment
-            assert queue.take() is None
+            assert list(queue.ready) == of_segment
+            queue.ready.clear()
             assert queue.waiting, "what is taken is not used yet"
             queue.note_used(arrived.step, segment)
             used += of_segment
@@ -44,7 +48,7 @@ def test_the_loads_of_a_segment_are_taken_together_after_the_last_of_them(order)
 
 
 def test_a_segment_that_needs_nothing_uses_nothing():
-    queue = LoadQueue(ARRIVING, asyncio.Event())
-    queue.put(LOADS[0])
+    queue = LoadQueue(COUNTS, asyncio.Event())
+    queue.put(LOADS[0], segment_of(LOADS[0]))
     queue.note_used(0, 0)
     assert queue.waiting == 1

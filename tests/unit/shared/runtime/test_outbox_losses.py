@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.execution.step_in_flight import Parcel
-from shared.placement import Cargo, Crossing, Exchange, Rows, bundles, urgency
+from shared.placement import Cargo, Crossing, Exchange, Rows, urgency
 from shared.runtime.outbox import Outbox
+from tests.support.channels import channels
 from tests.support.examples import examples
 
 WHOLE, MOST_UNDER_WAY, SLICES = Rows(0, 4), 6, 10
@@ -33,7 +34,8 @@ class Link:
         """begun: step that begins next where the box is."""
         self.box = box
         self._begun = begun
-        self.made, self._sent, self._come = (dict.fromkeys(box.crossings, 0) for _ in range(3))
+        self._channels = {channel.crossing: channel for channel in box.channels}
+        self.made, self._sent, self._come = (dict.fromkeys(self._channels, 0) for _ in range(3))
         """By crossing: first step that is not put into the box, that is not sent on this stream, and that has not come."""
         self._under_way: deque[Parcel] = deque()
 
@@ -56,17 +58,19 @@ class Link:
 
     def make(self, crossing: Crossing) -> None:
         """Make the next load of a crossing."""
-        self.box.put(Parcel(self.made[crossing], 4, crossing, (torch.zeros(1, dtype=torch.uint8),)))
+        parcel = Parcel(self.made[crossing], 4, crossing, (torch.zeros(1, dtype=torch.uint8),))
+        self.box.put(self._channels[crossing], parcel)
         self.made[crossing] += 1
 
     def send(self, most: int) -> None:
         """Hand so many groups of loads to the link."""
-        while most > 0 and (items := self.box.next(self._begun)):
-            for item in items:
+        while most > 0 and (together := self.box.next(self._begun)):
+            for channel in together:
+                item = channel.first
                 self.check_sent(item)
                 self._under_way.append(item)
                 self._sent[item.crossing] = item.step + 1
-                self.box.note_sent(item)
+                self.box.note_sent(channel, item.step)
             most -= 1
 
     def check_sent(self, item: Parcel) -> None:
@@ -90,7 +94,11 @@ class Link:
         self.arrive(most)
         self._under_way.clear()
         self._sent = dict(self._come)
-        self.box.resume(self._come)
+        self.resume(self._come)
+
+    def resume(self, come: Mapping[Crossing, int]) -> None:
+        """Begin a stream to a peer that lacks each crossing from a step on."""
+        self.box.resume([(self._channels[crossing], step) for crossing, step in come.items()])
 
     def settle(self, _most: int) -> None:
         """Tell the box which steps the peer needs nothing of any more."""
@@ -120,22 +128,22 @@ class OrderedLink(Link):
 @pytest.mark.parametrize("lacking", [3, 7, SLICES])
 def test_slices_that_a_lost_stream_has_not_brought_are_sent_on_the_next(cargo, lacking):
     slices = sliced(cargo)
-    link = Link(Outbox(slices, 4))
+    link = Link(Outbox(channels(slices, 4)))
     box = link.box
     link.made = dict.fromkeys(slices, 4)
     for one in slices:
         link.make(one)
-    while items := box.next(NEVER):
-        for item in items:
-            box.note_sent(item)
+    while together := box.next(NEVER):
+        for channel in together:
+            box.note_sent(channel, channel.first.step)
     for one in slices:
         link.make(one)
-    box.resume({one: 4 if number >= SLICES - lacking else 5 for number, one in enumerate(slices)})
+    link.resume({one: 4 if number >= SLICES - lacking else 5 for number, one in enumerate(slices)})
     sent = []
-    while items := box.next(NEVER):
-        for item in items:
-            sent.append((item.step, item.crossing.of_block.number))
-            box.note_sent(item)
+    while together := box.next(NEVER):
+        for channel in together:
+            sent.append((channel.first.step, channel.crossing.of_block.number))
+            box.note_sent(channel, channel.first.step)
     assert sent == [(4, number) for number in range(SLICES - lacking, SLICES)] + [
         (5, number) for number in range(SLICES)
     ]
@@ -188,7 +196,9 @@ ACTS: Sequence[Callable[[Link, int], None]] = (
 def test_whatever_is_lost_the_peer_gets_each_load_once_in_the_order_of_urgency(kind, seed):
     dice = random.Random(seed)
     crossings, make, labelled, exchange = KINDS[kind]
-    link = make(Outbox(crossings, 0, labelled, bundles=bundles(exchange, crossings)))
+    found = channels(crossings)
+    own = next((channel for channel in found if channel.crossing == labelled), None)
+    link = make(Outbox(found, own, exchange=exchange))
     for _ in range(60):
         dice.choice(ACTS)(link, dice.randrange(12))
     link.drain()

@@ -89,15 +89,15 @@ def test_a_worker_takes_as_many_as_were_agreed_and_not_one_more(staleness):
     plan = StepPlan(replace(TIERS, staleness=staleness), facts())
     window = Window(plan, "far")
     judge = ArrivalJudge(window)
-    coming = {(one.sender, one.cargo): one for one in judge.expected}
+    coming = {(one.sender, one.cargo): one for sender in ("edge", "near") for one in plan.between(sender, "far")}
     samples, weights = coming["edge", Cargo.FEATURE], coming["near", Cargo.WEIGHTS]
     for step in range(staleness + AHEAD + 1):
-        judge.accept(samples, step, SAMPLES)
+        judge.accept(samples, step, SAMPLES, plan.ahead_of(samples))
     latest = staleness + AHEAD
     with pytest.raises(
         ProtocolError, match=f"samples come 2 steps before, and step 0 .* so step {latest} is the latest"
     ):
-        judge.accept(samples, latest + 1, SAMPLES)
+        judge.accept(samples, latest + 1, SAMPLES, plan.ahead_of(samples))
     for step in range(staleness + 1):
         judge.accept(weights, step, SAMPLES)
     with pytest.raises(ProtocolError, match=f"so step {staleness} is the latest"):
