@@ -28,6 +28,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = 12
 EXAMPLES = sections("examples.md")
+LANGUAGE_MODEL = EXAMPLES.pop("A language model")
 INSTALLATION = ("python3 -m venv", ".venv/bin/pip install")
 
 
@@ -108,13 +109,13 @@ def test_a_language_model_is_fine_tuned_by_adapters_with_texts_and_labels_that_s
         pytest.skip("peft is not installed")
     # As where a reader installs: there is no torchvision, which one that is built for CUDA would be here.
     (folder / "sitecustomize.py").write_text('import sys\n\nsys.modules["torchvision"] = None\n')
-    page, text = blocks("language-model.md"), (ROOT / "docs" / "language-model.md").read_text()
+    page = blocks_of(LANGUAGE_MODEL)
     with held_port() as port:
         typed = {one.command: one.output for one in reader_at(folder, f"127.0.0.1:{port}", steps=None).follow(page)}
     (shown,) = (output for command, output in typed.items() if "edge-agent placement" in command)
     assert re.search(r"│ gpu +│ no +│ no +│ no ", shown), "neither inputs nor labels nor outputs"
     summary = json.loads((folder / "run" / "notes" / "summary.json").read_text())
-    assert summary["test_loss"] < float(re.search(r"test loss ends below ([\d.]+\d)", text)[1])
+    assert summary["test_loss"] < float(re.search(r"test loss ends below ([\d.]+\d)", LANGUAGE_MODEL)[1])
     assert [block["worker"] for block in summary["blocks"]] == [*["edge"] * 3, *["gpu"] * 3, "edge"]
     trained, base = (load_file(folder / place / "model.safetensors") for place in ("run/notes", "base"))
     kept = {name.removeprefix("base_model.model.").replace(".base_layer", ""): name for name in trained}
