@@ -277,8 +277,9 @@ def test_every_call_of_both_services_was_made(answers):
     }
 
 
-BLOCK = re.compile(r"```sh\n(grpcurl [^`]*?isthmus\.v1\.(\w+/\w+))\n```\n+```json\n(.*?)```", re.DOTALL)
-CALL = re.compile(r"```sh\ngrpcurl [^`]*?isthmus\.v1\.(\w+/\w+)\n```")
+ROW = re.compile(r"^\| `(edge-agent|cloud-trainer) [^|]*` \| `(\w+)`(?: `[^|]*`)? \| (?:`([^|]*)`)?", re.MULTILINE)
+BLOCK = re.compile(r"^`(\w+/\w+)` answers[^\n]*:\n\n```json\n(.*?)```", re.MULTILINE | re.DOTALL)
+SERVICES = {"edge-agent": EDGE, "cloud-trainer": TRAINER}
 OPTIONAL = {
     *("uplinkBitsPerSecond", "downlinkBitsPerSecond", "roundTripSeconds", "secondsPerStep", "samplesPerSecond"),
     *("loss", "accuracy", "queues"),
@@ -298,8 +299,10 @@ def shape(value):
 @pytest.mark.slow
 def test_the_document_shows_every_call_and_what_it_really_answers(answers):
     page = DOCUMENT.read_text()
-    assert {f"isthmus.v1.{method}" for method in CALL.findall(page)} == answers.keys()
-    shown = {f"isthmus.v1.{method}": json.loads(answer) for _, method, answer in BLOCK.findall(page)}
+    rows = {f"{SERVICES[program]}/{method}": answer for program, method, answer in ROW.findall(page)}
+    assert rows.keys() == answers.keys()
+    shown = {method: json.loads(answer) for method, answer in rows.items() if answer}
+    shown |= {f"isthmus.v1.{method}": json.loads(answer) for method, answer in BLOCK.findall(page)}
     assert answers.keys() - shown.keys() == {f"{EDGE}/Watch", f"{TRAINER}/Watch"}, "it shows a status as GetStatus does"
     for method, answer in shown.items():
         assert shape(answer) == shape(answers[method]), f"{method} answers\n{json.dumps(answers[method], indent=2)}"
