@@ -274,10 +274,20 @@ def markdown() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield f"| what is told | if | {' | '.join(phase.value for phase in Phase)} |"
-    yield "|---|---|" + "---|" * len(Phase)
+    yield "| what is told | if | answer |"
+    yield "|---|---|---|"
     before: type[RunEvent] | None = None
     for row in ROWS:
         name = "" if row.event is before else (row.event.__doc__ or "").partition("\n")[0].rstrip(".")
         before = row.event
-        yield f"| {name} | {row.condition} | {' | '.join(row.action(phase).value for phase in Phase)} |"
+        yield f"| {name} | {row.condition} | {_answers(row)} |"
+
+
+def _answers(row: TableRow) -> str:
+    """Return the answer of a row, or those of its phases where they differ."""
+    phases: dict[str, list[str]] = {}
+    for phase in Phase:
+        phases.setdefault(row.action(phase).value, []).append(phase.value)
+    if len(phases) == 1:
+        return next(iter(phases))
+    return "; ".join(f"{', '.join(named)}: {answer}" for answer, named in phases.items())

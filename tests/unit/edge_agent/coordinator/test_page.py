@@ -39,13 +39,15 @@ def table():
 
 
 def answers_on_page():
-    """The answers that the page names, by the event and the phase."""
+    """The answers that the page names, by the event and the phase: those of a row for all, unless it names phases."""
     named, event = defaultdict(set), ""
-    head, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table().splitlines())
-    for row in rows:
-        event = row[0] or event
-        for phase, answer in zip(head[2:], row[2:], strict=True):
-            named[event, phase].add(answer)
+    _, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table().splitlines())
+    for first, _, answers in rows:
+        event = first or event
+        for part in answers.split("; "):
+            phases, _, answer = part.rpartition(": ")
+            for phase in phases.split(", ") if phases else [phase.value for phase in Phase]:
+                named[event, phase].add(answer)
     return named
 
 
