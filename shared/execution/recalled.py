@@ -85,11 +85,11 @@ class Recalled:
         if labels != self._labels:
             raise ProtocolError("labels came of another shape or type than those of the first samples")
         rows = [one.reshape(len(numbers), -1).contiguous().view(torch.uint8) for one in columns]
-        self._records[numbers] = torch.cat(rows, 1)
+        self._records.index_copy_(0, numbers, torch.cat(rows, 1))
         self._is_kept[numbers] = True
 
     def _recalled(self, numbers: Tensor) -> tuple[Slots, Features]:
-        records, begin = self._records[numbers], 0
+        records, begin = self._records.index_select(0, numbers), 0
         columns: list[Tensor] = []
         for spec in (*(self._specs[slot] for slot in self._slots), *self._labels):
             width = spec.bytes // spec.shape[0]

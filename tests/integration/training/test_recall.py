@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.net.relay import Fault, Relay
 from edge_agent import run_training
 from edge_agent.data import digits
 from edge_agent.training.events import Placed
@@ -136,6 +137,26 @@ async def test_a_moved_cut_begins_anew(tmp_path):
         result = await run_training(config, listening)
     assert len(begun) == 2
     assert_same_bits(plain_recalled(config, begun), result.module.state_dict())
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP, Fault.CORRUPT])
+async def test_a_lost_link_has_no_feature_sent_anew(tmp_path, fault):
+    async with running_trainer(keeping(tmp_path)) as server:
+        host, _, port = server.address.partition(":")
+        async with Relay(host, int(port)) as relay:
+
+            def progressed(statistics):
+                if statistics.steps in (20, 100):  # while features cross, and while none does
+                    if fault is Fault.CORRUPT:
+                        relay.uplink.corrupt_next(200)
+                    else:
+                        relay.inject(fault)
+
+            config = edge_config(*FLAGS, RECALL, f"trainer.address={relay.address}", "link.stall_seconds=1")
+            opened = Listening(progressed, lambda _deployer: Read.counts.clear())
+            result = await run_training(config, opened)
+    assert Read.counts == dict.fromkeys(range(SAMPLES), 1)
+    assert_same_bits(plain_recalled(config, {0: CUT}), result.module.state_dict())
 
 
 async def test_features_lie_in_the_folder_of_the_session_and_go_with_it(tmp_path):

@@ -1,10 +1,13 @@
-"""The largest load that the loop encodes itself instead of a thread."""
+"""The largest load that the loop encodes itself instead of a thread; and what may come where features are recalled."""
 
 from dataclasses import replace
 
 import pytest
+import torch
 
 from shared.codec import codec_by_name
+from shared.errors import ProtocolError
+from shared.model.spec import TensorSpec
 from shared.placement import Cargo, Crossing, Placement, Route, Rows, two_workers
 from shared.runtime.forms import Forms
 from tests.support.placed import built, chain_of, recipe
@@ -26,3 +29,29 @@ def test_a_codec_that_is_fitted_first_is_given_a_thread_sooner(codec):
 
 def test_labels_are_as_quick_whatever_the_features_are_sent_in():
     assert quick_bytes("mbq2", Cargo.LABEL) == codec_by_name("raw").QUICK_BYTES
+
+
+def tensor_of(cargo: Cargo, slot: int):
+    """What must come for a slot of a step of three samples, where features are recalled."""
+    placement: Placement = replace(two_workers("edge", "gpu", 2, 4, 4), codecs={UP: "uniform8"})
+    forms = Forms(placement, chain_of(built("dropping")), lambda _labels: None, recipe("sgd"), recalls=True)
+    slots = (0, 1) if cargo is Cargo.LABEL else (0,)
+    crossing = Crossing("edge", "gpu", cargo, 4 if cargo is Cargo.LABEL else 2, Rows(0, 4), slots)
+    return forms.of(crossing).expected(7, slot, 3)
+
+
+def test_some_features_and_labels_may_be_left_out_and_no_number():
+    feature = tensor_of(Cargo.FEATURE, 0)
+    assert feature.codec == "uniform8-by-sample"
+    spec = chain_of(built("dropping")).features[2][0]
+    for count in range(4):
+        feature.tensor(TensorSpec((count, *spec.shape[1:]), spec.dtype))
+        tensor_of(Cargo.LABEL, 0).tensor(TensorSpec((count,), torch.int8))
+    for wrong in ((4, *spec.shape[1:]), (2, *spec.shape[1:], 1), ()):
+        with pytest.raises(ProtocolError, match="a feature"):
+            feature.tensor(TensorSpec(wrong, spec.dtype))
+    with pytest.raises(ProtocolError, match="a feature"):
+        feature.tensor(TensorSpec((2, *spec.shape[1:]), torch.float64))
+    with pytest.raises(ProtocolError, match="came for 3 samples"):
+        tensor_of(Cargo.LABEL, 0).tensor(TensorSpec((4,), torch.int8))
+    assert tensor_of(Cargo.LABEL, 1).tensor == TensorSpec((3,), torch.int32)
