@@ -1,6 +1,6 @@
 """Measurements of a model on its workers and links: the type that planning uses, and its file (schema `isthmus.profile/v3`)."""
 
-from edge_agent.planning.profile.document import SCHEMA, TIERS, Document
+from edge_agent.planning.profile.document import SCHEMA, TIERS, ProfileDocument
 from edge_agent.planning.profile.files import (
     load_document,
     load_profile,
@@ -27,11 +27,11 @@ __all__ = [
     "NO_OVERHEAD",
     "SCHEMA",
     "TIERS",
-    "Document",
     "Hop",
     "MeasuredLink",
     "MessageSeconds",
     "Profile",
+    "ProfileDocument",
     "WorkerProfile",
     "load_document",
     "load_profile",

@@ -52,11 +52,11 @@ ByCut = Annotated[tuple[Bytes | None, ...], Field(max_length=MOST_BLOCKS + 1)]
 Bits = Annotated[int, Field(ge=1, le=FLOAT32_BITS)]
 
 
-class _Part(Section, use_attribute_docstrings=False):
+class _Profiled(Section, use_attribute_docstrings=False):
     """A section of the file. Nothing prints what its keys mean, and to look that up would take longer than to read one."""
 
 
-class SampleSeconds(_Part):
+class SampleSeconds(_Profiled):
     """The seconds of each block on a worker, by samples."""
 
     forward: LineByBlock
@@ -67,7 +67,7 @@ class SampleSeconds(_Part):
     """Seconds at this end of each message that the worker sends or receives, by bytes on the link."""
 
 
-class Worker(_Part):
+class ProfiledWorker(_Profiled):
     """A worker, and what was timed on it."""
 
     name: WorkerName
@@ -80,7 +80,7 @@ class Worker(_Part):
     by_samples: SampleSeconds | None = None
 
 
-class Link(_Part):
+class ProfiledLink(_Profiled):
     """A link between two workers; null where it was not measured."""
 
     between: tuple[WorkerName, WorkerName]
@@ -90,7 +90,7 @@ class Link(_Part):
     round_trip_seconds: Seconds | None = None
 
 
-class CodecTimes(_Part):
+class CodecTimes(_Profiled):
     """The effect of a codec on float32. Its times are by the bytes of the float32 form."""
 
     bits: Bits
@@ -98,7 +98,7 @@ class CodecTimes(_Part):
     decode: Line
 
 
-class Layer(_Part):
+class ProfiledLayer(_Profiled):
     """A layer of a member of a group that is alone on its link."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -116,7 +116,7 @@ class Layer(_Part):
         return self
 
 
-class Document(_Part):
+class ProfileDocument(_Profiled):
     """A whole file."""
 
     schema_name: Annotated[Literal["isthmus.profile/v3"], Field(alias="schema")] = SCHEMA
@@ -131,9 +131,9 @@ class Document(_Part):
     """Bytes of a sample at each cut, for times by samples. The first is the input, as it travels."""
     label_bytes: Bytes | None = None
     """Bytes of a sample's labels."""
-    workers: Annotated[tuple[Worker, ...], Field(max_length=MOST_WORKERS)] = ()
+    workers: Annotated[tuple[ProfiledWorker, ...], Field(max_length=MOST_WORKERS)] = ()
     """Nearest to the samples first."""
-    links: Annotated[tuple[Link, ...], Field(max_length=MOST_WORKERS**2)] = ()
+    links: Annotated[tuple[ProfiledLink, ...], Field(max_length=MOST_WORKERS**2)] = ()
     shared_segments: Annotated[
         tuple[Annotated[tuple[Count, ...], Field(max_length=MOST_WORKERS**2)], ...], Field(max_length=MOST_WORKERS**2)
     ] = ()
@@ -152,7 +152,7 @@ class Document(_Part):
     """Codecs that features may have, for times by samples."""
     message_seconds: Seconds | None = None
     """Seconds that a message of a layer costs beside its bytes."""
-    layers: Annotated[tuple[Layer, ...], Field(max_length=MOST_BLOCKS)] = ()
+    layers: Annotated[tuple[ProfiledLayer, ...], Field(max_length=MOST_BLOCKS)] = ()
     remarks: Annotated[dict[str, JsonValue], AfterValidator(_finite)] = Field(default={})
     """Notes on the measurement, for people. Nothing reads them."""
 

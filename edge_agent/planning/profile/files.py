@@ -12,11 +12,11 @@ from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecC
 from edge_agent.planning.profile.document import (
     SCHEMA,
     CodecTimes,
-    Document,
-    Link,
+    ProfiledLink,
+    ProfileDocument,
+    ProfiledWorker,
     Runs,
     SampleSeconds,
-    Worker,
 )
 from edge_agent.planning.profile.profile import MeasuredLink, Profile, WorkerProfile, no_times
 from edge_agent.planning.profile.whole_batches import with_batch_size
@@ -37,14 +37,14 @@ def parse_profile(decoded: object, where: str) -> Profile:
     return _profile(parse_document(decoded, where), where)
 
 
-def load_document(path: Path) -> Document:
+def load_document(path: Path) -> ProfileDocument:
     """Read what is in a file. PlanError when it cannot be read or has an error."""
     if path.is_file() and path.stat().st_size > MOST_FILE_BYTES:
         raise PlanError(f"{path}: the profile has {path.stat().st_size} bytes; {MOST_FILE_BYTES} is the most")
     return parse_document(read_json(path, "profile", PlanError), str(path))
 
 
-def parse_document(decoded: object, where: str) -> Document:
+def parse_document(decoded: object, where: str) -> ProfileDocument:
     """Read what is in a decoded JSON object. `where` begins every error."""
     if not isinstance(decoded, dict):
         raise PlanError(f"{where}: a profile is a JSON object, not {shown(decoded)}")
@@ -55,7 +55,7 @@ def parse_document(decoded: object, where: str) -> Document:
         )
     try:
         # As JSON, because there a list may be a tuple although the types are strict.
-        return Document.model_validate_json(json.dumps(decoded))
+        return ProfileDocument.model_validate_json(json.dumps(decoded))
     except ValidationError as wrong:
         raise PlanError(f"{where}: {complaint(wrong)}") from None
     except RecursionError:
@@ -70,7 +70,7 @@ def profile_to_json(profile: Profile) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _profile(document: Document, where: str) -> Profile:
+def _profile(document: ProfileDocument, where: str) -> Profile:
     if document.batch_size is None or not document.workers:
         raise PlanError(
             f"{where}: no times of workers are in it, so there is nothing to choose from; measure them with "
@@ -99,7 +99,7 @@ def _profile(document: Document, where: str) -> Profile:
     return profile if profile.by_samples is None else with_batch_size(profile, profile.batch_size)
 
 
-def _worker(worker: Worker, blocks: int) -> WorkerProfile:
+def _worker(worker: ProfiledWorker, blocks: int) -> WorkerProfile:
     return WorkerProfile(worker.name, _table(worker.replayed, blocks), _table(worker.serial, blocks), worker.message)
 
 
@@ -110,7 +110,7 @@ def _table(runs: Runs, blocks: int) -> Floats:
     return table
 
 
-def _costs(document: Document) -> BlockCosts:
+def _costs(document: ProfileDocument) -> BlockCosts:
     of_workers = {worker.name: worker.by_samples for worker in document.workers if worker.by_samples is not None}
     return BlockCosts(
         blocks={name: _block_seconds(each) for name, each in of_workers.items()},
@@ -132,9 +132,9 @@ def _block_seconds(times: SampleSeconds) -> tuple[BlockSeconds, ...]:
     )
 
 
-def _document(profile: Profile) -> Document:
+def _document(profile: Profile) -> ProfileDocument:
     costs, hops = profile.by_samples, list(profile.links)
-    return Document(
+    return ProfileDocument(
         model=profile.model,
         batch_size=profile.batch_size,
         blocks=profile.blocks,
@@ -143,18 +143,18 @@ def _document(profile: Profile) -> Document:
         sample_bytes=() if costs is None else costs.feature_bytes,
         label_bytes=None if costs is None else costs.label_bytes,
         workers=tuple(
-            Worker(
+            ProfiledWorker(
                 name=worker.name,
                 replayed=_runs(worker.replayed),
                 serial=_runs(worker.serial),
                 message=worker.message,
             )
             if costs is None
-            else Worker(name=worker.name, by_samples=_sample_seconds(costs, worker.name))
+            else ProfiledWorker(name=worker.name, by_samples=_sample_seconds(costs, worker.name))
             for worker in profile.workers
         ),
         links=tuple(
-            Link(
+            ProfiledLink(
                 between=hop,
                 uplink=link.uplink,
                 downlink=link.downlink,

@@ -6,7 +6,7 @@ A layer without parameters belongs to the one before it, and branches of one dep
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge_agent.planning.profile import Document, load_document, parse_document
+from edge_agent.planning.profile import ProfileDocument, load_document, parse_document
 from shared.errors import PlanError
 
 MOST_MEMBERS = 1024
@@ -67,7 +67,7 @@ def parse_layers(decoded: object, where: str) -> Layers:
     return _layers(parse_document(decoded, where), where)
 
 
-def _layers(document: Document, where: str) -> Layers:
+def _layers(document: ProfileDocument, where: str) -> Layers:
     if not document.layers or document.message_seconds is None:
         missing = "message_seconds" if document.layers else "layers"
         raise PlanError(

@@ -30,8 +30,7 @@ def layers_of(profile: Profile, rates: Rates, cut: int | None = None) -> Layers:
     for block in profile.blocks[:stop]:
         if block.parameter_bytes is None:
             raise PlanError(
-                f"the profile does not say the parameter_bytes of block {block.name!r}; profile again, because older files are "
-                "without them"
+                f"the profile does not say the parameter_bytes of block {block.name!r}; profile again with `edge-agent profile`"
             )
     sizes = [round(sum(block.parameter_bytes or 0.0 for block in run)) for run in blocks]
     seconds = [seconds for _, _, seconds in runs]
