@@ -77,7 +77,12 @@ class SegmentRunner:
                     if not updates_follow:
                         _keep(state, self._blocks.take_gradients(stage))
                 case Forward(stage) if rows := self._rows(stage.rows, state):
-                    outputs = self._forward(state.step, operation, state.tensors.inputs(stage, rows))
+                    inputs = state.tensors.inputs(stage, rows)
+                    outputs = (
+                        self._blocks.forward(state.step, stage, inputs)
+                        if self._plan.training
+                        else self._blocks.evaluate(stage, inputs)
+                    )
                     state.tensors.add_outputs(stage, rows, outputs)
                 case Loss(whole) if rows := self._rows(whole, state):
                     self._compute_loss(state, rows)
@@ -151,11 +156,6 @@ class SegmentRunner:
             if part := self._rows(whole, state):
                 piece = rows_within(Piece(rows, at_inputs[slot]), part)
                 state.tensors.add_gradient(stage.first, at, slot, piece)
-
-    def _forward(self, step: int, operation: Forward, inputs: Slots) -> Slots:
-        if not self._plan.training:
-            return self._blocks.evaluate(operation.stage, inputs)
-        return self._blocks.forward(step, operation.stage, inputs)
 
     def _learn(self, state: StepInFlight, stage: Tile, rows: Rows) -> None:
         inputs, labels = state.tensors.inputs(stage, rows), self._labels(state, rows)

@@ -41,8 +41,9 @@ class ArrivalJudge:
                 f"{cargo} {index} of step {step} came from {sender!r} for a batch of {samples} samples; it has "
                 f"{expected or f'1 to {self._placement.batch_size}'}"
             )
-        self._forget_done()
-        self._samples[step] = samples
+        if expected is None:
+            self._forget_done()
+            self._samples[step] = samples
 
     def accept_length(self, sender: str, step: int, length: int) -> None:
         """Take note of the length of a batch, by what `sender` announces of it.

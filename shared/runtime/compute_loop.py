@@ -106,11 +106,11 @@ class ComputeLoop:
         scheduler: StepScheduler,
         loads: LoadQueue,
         results: Results,
-        record: StepRecord,
+        record: StepRecord | None,
         thread: Runner,
         changed: asyncio.Event,
     ) -> None:
-        """scheduler, record: belong to the thread from here on.
+        """scheduler, record: belong to the thread from here on. record: None where steps are not logged.
 
         changed: set when more may begin or be computed.
         """
@@ -242,7 +242,7 @@ class ComputeLoop:
         with translate_failures(f"step {work.step} at {self._scheduler.worker!r}", self._device):
             outgoing = self._scheduler.run(work)
             synchronise(self._device)
-            if work.ends_step:
+            if work.ends_step and self._record is not None:
                 self._record.write(work.step)
         ended, loss = time.monotonic(), self._scheduler.finish(work)
         staleness = self._staleness_of(work)
@@ -265,7 +265,8 @@ class ComputeLoop:
         while self._loads.ready:
             parcel = self._loads.ready.popleft()
             self._scheduler.deliver(parcel)
-            self._record.note_load(parcel)
+            if self._record is not None:
+                self._record.note_load(parcel)
 
     def _has_begin_due(self) -> bool:
         """Tell whether a batch may begin whose samples are taken. Also on the event loop."""
@@ -282,7 +283,7 @@ class ComputeLoop:
         while not self._results.is_full and window.begun <= window.fed and window.may_begin(window.begun):
             if window.begun < window.fed:
                 self._begin(window.begun)
-            elif not self._take_batch():
+            elif (source := self._source) is None or window.fed >= self._stop_step or not self._take_batch(source):
                 break
         self._take_ahead(reads=False)
         return window.begun > first
@@ -294,20 +295,21 @@ class ComputeLoop:
             and (source := self._source_to_take()) is not None
             and (reads or source.holds_one)
             and not self._results.is_full
-            and self._take_batch()
+            and self._take_batch(source)
         ):
             pass
 
-    def _take_batch(self) -> bool:
-        """Take the next batch, if it may be taken and is ready; returns whether it was."""
-        if (source := self._source_to_take()) is None or not self._make_ready(source):
+    def _take_batch(self, source: BatchSource) -> bool:
+        """Take the next batch of a source, of which one may be taken, if it is ready; returns whether it was."""
+        if not self._make_ready(source):
             return False
         with self._taking:
             if self._source_to_take() is not source:  # no more since the batch was read; it stays ready
                 return False
             step, batch = self._window.fed, source.take()
             outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels, batch.numbers)
-        self._record.note(step, "samples", (*batch.inputs, *batch.labels))
+        if self._record is not None:
+            self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         if outgoing:
             self._put_departing(Departing(step, outgoing, ends_step=False))
         return True
@@ -321,7 +323,7 @@ class ComputeLoop:
     def _begin(self, step: int) -> None:
         outgoing = self._scheduler.begin(step)
         ends_step = self._window.done > step
-        if ends_step:
+        if ends_step and self._record is not None:
             self._record.write(step)
         if outgoing or ends_step:
             self._put_departing(Departing(step, outgoing, ends_step))

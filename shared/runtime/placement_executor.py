@@ -73,7 +73,7 @@ class PlacementExecutor:
         self._emit = emit
         self._give = give
         self._learns = any(isinstance(one, Backward) for one in plan.program(worker))
-        self._record = StepRecord(step_log)
+        self._record = None if step_log is None else StepRecord(step_log)
         self._is_idle = not plan.program(worker)
         scheduler, changed = StepScheduler(window, blocks), asyncio.Event()
         self._needed_by = scheduler.needed_by
@@ -152,7 +152,8 @@ class PlacementExecutor:
         Raises StorageError where its log cannot be written.
         """
         if step > self.window.done:
-            self._record.pass_over(self.window.done, step)
+            if self._record is not None:
+                self._record.pass_over(self.window.done, step)
             self.window.move_to(step)
 
     def repeat(self, worker: str) -> None:
@@ -250,7 +251,8 @@ class PlacementExecutor:
         self._emit(
             events.Computed(result.step, result.segment, result.what, result.started_seconds, result.ended_seconds)
         )
-        self._post(result.outgoing)
+        if result.outgoing:
+            self._post(result.outgoing)
         if result.ends_step:
             self._end_step(result.step, result.loss, result.staleness)
 
