@@ -10,9 +10,9 @@ import pytest
 from cloud_trainer.rpc.blocks import BlockReceiver
 from cloud_trainer.sessions.session import Session
 from edge_agent import run_training
+from edge_agent.coordinator.table import CHANGES
 from edge_agent.main import app as agent_app
 from edge_agent.training.choosers import Chooser
-from edge_agent.training.deployer import ATTEMPTS
 from shared.errors import ModelError, RefusedError
 from shared.training import held_blocks
 from shared.transport.rpc.status import StatusError
@@ -28,8 +28,8 @@ REFUSALS = {
     "for good": (StatusError(Code.RESOURCE_EXHAUSTED, "there is no memory"), 1),
     "at present": (StatusError(Code.RESOURCE_EXHAUSTED, "there is no memory now", 10.0), 1),
     "invalid": (StatusError(Code.INVALID_ARGUMENT, "such a block cannot be"), 1),
-    "by its state": (StatusError(Code.FAILED_PRECONDITION, "it cannot follow"), ATTEMPTS),
-    "by a defect": (StatusError(Code.INTERNAL, "a defect"), ATTEMPTS),
+    "by its state": (StatusError(Code.FAILED_PRECONDITION, "it cannot follow"), CHANGES),
+    "by a defect": (StatusError(Code.INTERNAL, "a defect"), CHANGES),
     "forbidden": (StatusError(Code.PERMISSION_DENIED, "it is not allowed"), 1),
     "no room": (ModelError("no room for the block"), 1),
 }
