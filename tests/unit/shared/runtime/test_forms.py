@@ -32,7 +32,7 @@ def test_labels_are_as_quick_whatever_the_features_are_sent_in():
 
 
 def tensor_of(cargo: Cargo, slot: int):
-    """What must come for a slot of a step of three samples, where features are recalled."""
+    """Return what must come for a slot of a step of three samples, where features are recalled."""
     placement: Placement = replace(two_workers("edge", "gpu", 2, 4, 4), codecs={UP: "uniform8"})
     forms = Forms(placement, chain_of(built("dropping")), lambda _labels: None, recipe("sgd"), recalls=True)
     slots = (0, 1) if cargo is Cargo.LABEL else (0,)
