@@ -36,11 +36,6 @@ class ResultQueue(Generic[T]):
         self._is_closed = True
 
     @property
-    def is_stopped(self) -> bool:
-        """Tell whether nothing is taken any more. On any thread."""
-        return self._is_closed or self.failure is not None
-
-    @property
     def must_stop(self) -> bool:
         """Tell whether the thread has to stop, because the queue is stopped or full. On any thread."""
         return self._is_closed or self.failure is not None or len(self._items) >= self._most
@@ -64,7 +59,7 @@ class ResultQueue(Generic[T]):
     def take_all(self) -> None:
         """Take the waiting items. On the event loop."""
         self._is_announced = False  # first: later items are announced again
-        while self._items and not self.is_stopped:
+        while self._items and not self._is_closed and self.failure is None:
             self._take(self._items.popleft())
 
     def _take_announced(self) -> None:

@@ -46,6 +46,7 @@ class SegmentRunner:
         self._plan = plan
         self._blocks = blocks
         self._own_scale = own_scale
+        self._batch_size = plan.placement.batch_size
         chain, recipe = blocks.held.chain, blocks.held.recipe
         self._types = CrossingTypes(chain, recipe, plan.placement)
         self._types_may_differ = bool(chain.types) or recipe.base_precision != "fp32"
@@ -188,10 +189,11 @@ class SegmentRunner:
 
     def sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Parcel]:
         """Make what a step sends."""
-        return [
-            Parcel(state.step, state.batch_samples, crossing, self._load(state, crossing), state.scale)
-            for crossing in sends
-        ]
+        parcels = []
+        for crossing in sends:
+            load = self._load(state, crossing)
+            parcels.append(Parcel(state.step, state.batch_samples, crossing, load, state.scale))
+        return parcels
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
         rows = self._scaled(crossing.rows, state)
@@ -260,7 +262,7 @@ class SegmentRunner:
         return scaled if scaled.end > scaled.begin else None
 
     def _scaled(self, rows: Rows, state: StepInFlight) -> Rows:
-        return rows.scaled(state.samples, self._plan.placement.batch_size)
+        return rows if state.samples == self._batch_size else rows.scaled(state.samples, self._batch_size)
 
 
 def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:

@@ -194,9 +194,9 @@ class StepScheduler:
         state = self._steps[work.step]
         state.done.add(work.segment)
         state.next_segments.remove(work.segment)
-        state.next_segments += [
-            number for number in self._next_segments[work.segment] if self._is_prepared(state, number)
-        ]
+        for number in self._next_segments[work.segment]:
+            if self._is_prepared(state, number):
+                state.next_segments.append(number)
         state.tensors.forget(*self._used_up[work.segment])
         self._last_segment = work.segment
         if work.segment in self._answering and self._answering <= state.done:

@@ -227,8 +227,8 @@ class ComputeLoop:
                 return self._scheduler.next_work() is not None
             if (work := self._scheduler.next_work()) is not None:
                 self._announce_if_due(done)
-        self._take_ahead(reads=True)  # while nothing else can be computed
         if (source := self._source) is not None:
+            self._take_ahead(reads=True)  # while nothing else can be computed
             self._make_ready(source)
         return False
 
@@ -280,6 +280,8 @@ class ComputeLoop:
     def _begin_batches(self) -> bool:
         """Begin all that may begin and are ready, and take others that are read; returns whether any has begun."""
         first, window = self._window.begun, self._window
+        if self._source is None and first >= window.fed:
+            return False
         while not self._results.is_full and window.begun <= window.fed and window.may_begin(window.begun):
             if window.begun < window.fed:
                 self._begin(window.begun)

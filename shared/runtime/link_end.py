@@ -242,8 +242,8 @@ class LinkEnd:
     async def _send_all(self, stream: LinkStream) -> None:
         """Until `end`, or until the peer has ended the stream and nothing waits."""
         while True:
-            if channels := self._outbox.next(self._window.begun):
-                await self._send(stream, channels)
+            if parcels := self._outbox.next(self._window.begun):
+                await self._send(stream, parcels)
             elif self.reports.are_due:
                 await stream.write(self.reports.take())
             elif self._is_ending or self._peer_has_ended:
@@ -252,14 +252,11 @@ class LinkEnd:
                 self._more_to_send.clear()
                 await self._more_to_send.wait()
 
-    async def _send(self, stream: LinkStream, channels: tuple[Channel, ...]) -> None:
+    async def _send(self, stream: LinkStream, parcels: tuple[tuple[Channel, Parcel], ...]) -> None:
         tensors: list[WireTensor] = []
         payload_bytes = raw_bytes = 0
-        steps: list[int] = []
-        for channel, parcel in [(channel, channel.first) for channel in channels]:
-            assert parcel is not None, "something waits"
+        for channel, parcel in parcels:
             form, step = channel.form, parcel.step
-            steps.append(step)
             if parcel.encoded is None:
                 started = time.monotonic()
                 parcel.encoded = await channel.encode(parcel)
@@ -275,8 +272,8 @@ class LinkEnd:
         if tensors:
             self._emit(Sent(self.peer, payload_bytes, raw_bytes))
             await stream.send(*tensors, message=self.reports.take())
-        for channel, step in zip(channels, steps, strict=True):
-            self._outbox.note_sent(channel, step)
+        for channel, parcel in parcels:
+            self._outbox.note_sent(channel, parcel.step)
 
     async def _receive_all(self, stream: LinkStream) -> None:
         while (event := await stream.receive()) is not None:

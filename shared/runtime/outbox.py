@@ -61,22 +61,22 @@ class Outbox:
         if channel.first is None:
             self._look_at(channel)
 
-    def next(self, begun: int) -> tuple[Channel, ...]:
-        """Return the channels that send their first parcels next, together: the most urgent; labels with their feature.
+    def next(self, begun: int) -> tuple[tuple[Channel, Parcel], ...]:
+        """Return the parcels to send next, together, with their channels: the most urgent; labels with their feature.
 
         begun: step that begins next here. Samples and labels from this step on wait for everything else.
         """
-        for channel, parcel in self._waiting(begun):
+        for channel, parcel in self._waiting(begun) if self._ready else ():
             if (bundle := self._bundles.get(channel.number)) is not None:
                 if all(self.channels[number].next_step > parcel.step for number in bundle.after):
                     return self._together(bundle, parcel.step)
                 continue
             if not parcel.waits or (labelled := self._labelled) is None:
-                return (channel,)
-            if labelled.first is not None and labelled.first.step == parcel.step:
-                return channel, labelled
+                return ((channel, parcel),)
+            if (feature := labelled.first) is not None and feature.step == parcel.step:
+                return (channel, parcel), (labelled, feature)
             if labelled.stream_step > parcel.step:  # A lost stream has brought the feature alone.
-                return (channel,)
+                return ((channel, parcel),)
         return ()
 
     def _waiting(self, begun: int) -> Iterator[tuple[Channel, Parcel]]:
@@ -91,10 +91,10 @@ class Outbox:
                 ahead.append((channel, channel.first))
         yield from ahead
 
-    def _together(self, bundle: Bundle, step: int) -> tuple[Channel, ...]:
-        """Return the channels of a bundle by which the peer lacks a step. A lost stream may have brought some of it."""
-        of_bundle = (self.channels[number] for number in bundle.together)
-        return tuple(channel for channel in of_bundle if channel.first is not None and channel.first.step == step)
+    def _together(self, bundle: Bundle, step: int) -> tuple[tuple[Channel, Parcel], ...]:
+        """Return the parcels of a bundle that the peer lacks of a step. A lost stream may have brought some of them."""
+        first = ((channel, channel.first) for channel in (self.channels[number] for number in bundle.together))
+        return tuple((channel, parcel) for channel, parcel in first if parcel is not None and parcel.step == step)
 
     def _look_at(self, channel: Channel) -> None:
         """Count a channel among those by which something waits, with its first parcel, or among them no more."""

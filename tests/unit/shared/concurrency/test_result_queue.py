@@ -66,7 +66,7 @@ async def test_an_error_of_the_taker_stops_the_thread_and_is_kept():
     queue.put(1)
     queue.announce()
     await asyncio.sleep(0)
-    assert queue.is_stopped
+    assert queue.must_stop
     assert isinstance(queue.failure, LookupError)
 
 
@@ -77,5 +77,5 @@ async def test_a_closed_queue_takes_nothing_more():
     queue.put(1)
     queue.close()
     queue.take_all()
-    assert queue.is_stopped
+    assert queue.must_stop
     assert not taken

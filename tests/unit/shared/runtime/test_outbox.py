@@ -27,7 +27,7 @@ def of(box: Outbox, crossing: Crossing) -> Channel:
 
 
 def next_of(box: Outbox, begun: int = BEGUN) -> list[tuple[Crossing, int]]:
-    return [(channel.crossing, channel.first.step) for channel in box.next(begun)]
+    return [(channel.crossing, parcel.step) for channel, parcel in box.next(begun)]
 
 
 def send_next(box: Outbox, begun: int = BEGUN) -> list[tuple[Crossing, int]]:

@@ -65,8 +65,7 @@ class Link:
     def send(self, most: int) -> None:
         """Hand so many groups of loads to the link."""
         while most > 0 and (together := self.box.next(self._begun)):
-            for channel in together:
-                item = channel.first
+            for channel, item in together:
                 self.check_sent(item)
                 self._under_way.append(item)
                 self._sent[item.crossing] = item.step + 1
@@ -134,16 +133,16 @@ def test_slices_that_a_lost_stream_has_not_brought_are_sent_on_the_next(cargo, l
     for one in slices:
         link.make(one)
     while together := box.next(NEVER):
-        for channel in together:
-            box.note_sent(channel, channel.first.step)
+        for channel, item in together:
+            box.note_sent(channel, item.step)
     for one in slices:
         link.make(one)
     link.resume({one: 4 if number >= SLICES - lacking else 5 for number, one in enumerate(slices)})
     sent = []
     while together := box.next(NEVER):
-        for channel in together:
-            sent.append((channel.first.step, channel.crossing.of_block.number))
-            box.note_sent(channel, channel.first.step)
+        for channel, item in together:
+            sent.append((item.step, channel.crossing.of_block.number))
+            box.note_sent(channel, item.step)
     assert sent == [(4, number) for number in range(SLICES - lacking, SLICES)] + [
         (5, number) for number in range(SLICES)
     ]
