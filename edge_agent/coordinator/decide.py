@@ -67,6 +67,10 @@ class Coordinator:
     def __init__(self, state: CoordinatorState) -> None:
         self.state = state
 
+    def answer(self, event: RunEvent) -> Action:
+        """Return what would follow from an event that is not told yet."""
+        return decide(self.state, event).action
+
     def tell(self, event: RunEvent) -> Action:
         """Note an event, and return what follows from it."""
         action, self.state = decide(self.state, event)

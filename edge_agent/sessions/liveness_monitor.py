@@ -9,12 +9,12 @@ a step up (`StepWatch`).
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from edge_agent.coordinator import Action, StepHeldUp, StoodInFor, TrainerSilent, TrainersParted
+from edge_agent.coordinator import Action, RunEvent, StepHeldUp, StoodInFor, TrainerSilent, TrainersParted
 from edge_agent.sessions.link_watch import LinkWatch
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.stand_ins import StandIns
@@ -31,6 +31,14 @@ LOOK_SECONDS = 0.5
 
 QUIET_SECONDS = 2.0
 """Time without progress after which each trainer is asked. Where a call waits for a trainer, all are asked at once."""
+
+
+class _Found(NamedTuple):
+    """An absence for which the trainers have to be joined again."""
+
+    told: RunEvent
+    trainers: Sequence[str]
+    """Trainers that are left out; none where others stand in."""
 
 
 class Stalls(Protocol):
@@ -93,20 +101,21 @@ class LivenessMonitor:
             await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not watching.done():
                 return await working
-            left_out = watching.result()
+            found = watching.result()
         finally:
             watching.cancel()
             working.cancel()
             await asyncio.wait({working})
             self._end_stall()  # what follows begins another
-        if left_out:
-            _log.warning("trainers away for too long; going on without them", trainers=left_out)
-            self._session.members.leave_out(left_out)
+        # Told once the work is over: what the work has told until then, as that all are joined, would undo it.
+        if self._session.coordinator.tell(found.told) is Action.LEAVE_OUT:
+            _log.warning("trainers away for too long; going on without them", trainers=found.trainers)
+            self._session.members.leave_out(found.trainers)
         return None
 
-    async def _watch(self) -> list[str]:
-        """Watch until the trainers have to be joined again. Returns those that are left out; none where others stand in."""
-        tell = self._session.coordinator.tell
+    async def _watch(self) -> _Found:
+        """Watch until the trainers have to be joined again. Returns what has to be told."""
+        answer = self._session.coordinator.answer
         before, links, progressed_seconds = self._progress(), LinkWatch(self._session), time.monotonic()
         steps = self._watch_steps()
         while True:
@@ -116,16 +125,16 @@ class LivenessMonitor:
                 progressed_seconds = time.monotonic()
                 self._session.members.stalled.difference_update(self._session.members.needed)
             down = await links.look(is_missed=not (progressed or self._may_rest()))
-            if down is not None and tell(TrainersParted(down.seconds)) is Action.END:
+            if down is not None and answer(TrainersParted(down.seconds)) is Action.END:
                 raise UnreachableError(f"{down.reason}; no step was done for {down.seconds:.0f} s")
-            if held_up := await self._look_at(await steps.look()):
+            if (held_up := await self._look_at(await steps.look())) is not None:
                 return held_up
             is_quiet = time.monotonic() - progressed_seconds >= QUIET_SECONDS
             is_missed = not progressed and (is_quiet or bool(self._session.retry.reasons))
             if not is_missed:
                 self._stand_ins.forget()
-            elif await self._stand_ins.find() and tell(StoodInFor()) is Action.JOIN:
-                return []
+            elif await self._stand_ins.find():
+                return _Found(StoodInFor(), ())
             if progressed or self._session.stored.shared is None:
                 self._away_since.clear()
                 continue
@@ -139,14 +148,15 @@ class LivenessMonitor:
                 worker: TrainerSilent(now_seconds - since, self._limits[worker])
                 for worker, since in self._away_since.items()
             }
-            if left_out := [worker for worker, told in silent.items() if tell(told) is Action.LEAVE_OUT]:
-                return left_out
+            if left_out := [worker for worker, told in silent.items() if answer(told) is Action.LEAVE_OUT]:
+                return _Found(silent[left_out[0]], left_out)
 
-    async def _look_at(self, stall: Stall | None) -> list[str]:
-        """Say who holds a step up. Returns who is left out for it. Raises StalledError where the run has to end."""
+    async def _look_at(self, stall: Stall | None) -> _Found | None:
+        """Say who holds a step up. Returns it where a trainer is left out for that. Raises StalledError where the run has to
+        end."""
         if stall is None:
             self._end_stall()
-            return []
+            return None
         session, worker = self._session, stall.worker
         if stall.reason != self._stalled:
             self._end_stall()
@@ -168,10 +178,10 @@ class LivenessMonitor:
             has_checkpoint=session.stored.shared is not None,
             is_elsewhere=self._goes_on_without,
         )
-        action = session.coordinator.tell(told)
+        action = session.coordinator.answer(told)
         if action is Action.END:
             raise StalledError(f"{stall.reason}; no step was done for {stall.seconds:.0f} s")
-        return [worker] if worker is not None and action is Action.LEAVE_OUT else []
+        return _Found(told, [worker]) if worker is not None and action is Action.LEAVE_OUT else None
 
     def _patience_seconds(self, worker: str | None) -> float:
         """Return for how long a run waits for a worker that holds a step up. None: for any of them. This device has no end."""

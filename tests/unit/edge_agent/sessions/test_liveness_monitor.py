@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_agent.coordinator import Coordinator, CoordinatorState, Phase
+from edge_agent.coordinator import Coordinator, CoordinatorState, Phase, TrainersJoined
 from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, LivenessMonitor
 from edge_agent.sessions.stand_ins import StandIns
 from edge_agent.sessions.step_watch import Stall
@@ -139,6 +139,21 @@ class Found:
 
     async def find(self):
         return ["near"]
+
+
+@pytest.mark.usefixtures("seconds")
+async def test_all_go_back_also_where_the_work_joins_the_trainers_while_one_is_left_out(session, trainers):
+    async def joins_at_its_end():
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            session.coordinator.tell(TrainersJoined())
+
+    trainers["near"].says = UnreachableError("away")
+    assert await monitor_of(session, lambda: 5).watch_over(joins_at_its_end()) is None
+    assert session.members.left_out == ["near"]
+    assert session.coordinator.state.goes_back
+    assert session.coordinator.state.phase is Phase.JOINING
 
 
 async def test_a_stand_in_ends_the_work_also_before_anything_is_shared(session, seconds):
