@@ -25,7 +25,7 @@ from edge_agent.data.described import keys_of, kind_of, layout_of, one_line
 from edge_agent.data.tensors import TensorDataset
 from shared.errors import DataError
 from shared.model.inputs import Inputs, as_inputs, features_of_inputs, names_of_inputs
-from shared.model.random_state import derive_seed, random_state
+from shared.model.random_state import LIBRARIES, derive_seed, random_state
 from shared.training.losses import BatchLabels, label_tensors, widened
 
 T = TypeVar("T")
@@ -291,25 +291,28 @@ def _libraries_restored(numpys: np.random.BitGenerator) -> Iterator[None]:
 
     numpys: the one that numpy draws from meanwhile. To copy the state of its own would take longer than to read a batch.
     """
-    python_state, numpys_own = random.getstate(), mtrand.get_bit_generator()
-    mtrand.set_bit_generator(numpys)
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        mtrand.set_bit_generator(numpys_own)
+    with LIBRARIES:
+        python_state, numpys_own = random.getstate(), mtrand.get_bit_generator()
+        mtrand.set_bit_generator(numpys)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            mtrand.set_bit_generator(numpys_own)
 
 
 @contextmanager
 def _spare_restored() -> Iterator[None]:
     """Give numpy its spare normal number back afterwards, which it drops when its generator is another."""
-    before = np.random.get_state(legacy=False)
+    with LIBRARIES:
+        before = np.random.get_state(legacy=False)
     try:
         yield
     finally:
         if before["has_gauss"]:
-            now = np.random.get_state(legacy=False)
-            np.random.set_state({**now, "has_gauss": before["has_gauss"], "gauss": before["gauss"]})
+            with LIBRARIES:
+                now = np.random.get_state(legacy=False)
+                np.random.set_state({**now, "has_gauss": before["has_gauss"], "gauss": before["gauss"]})
 
 
 def _unchanged(value: T) -> T:

@@ -14,7 +14,7 @@ from edge_agent.data import Collate, Dataset
 from edge_agent.data.samples import BatchRequest, SampleReader
 from shared.errors import ConfigError
 from shared.model.inputs import features_of_inputs
-from shared.model.random_state import random_state
+from shared.model.random_state import LIBRARIES, library_states, random_state
 from shared.model.snapshot import same_bits
 from shared.training.losses import label_tensors
 
@@ -48,20 +48,15 @@ def _read(dataset: Dataset, collate: Collate | None, indices: list[int], seed: s
 
 def _draws(dataset: Dataset, collate: Collate | None, indices: list[int]) -> bool:
     """Tell whether reading a batch draws from a generator that every batch is seeded with: torch's, numpy's or `random`'s."""
-    pythons, numpys = random.getstate(), np.random.get_state(legacy=False)
-    try:
-        with random_state("recall"):
-            before = _generators()
-            items = [dataset[index] for index in indices]
-            if collate is not None:
-                collate(items)
-            return _generators() != before
-    finally:
-        random.setstate(pythons)
-        np.random.set_state(numpys)
-
-
-def _generators() -> tuple[object, ...]:
-    """The states of the three generators."""
-    numpys = np.random.get_state(legacy=False)
-    return torch.get_rng_state().tolist(), random.getstate(), numpys["state"]["key"].tobytes(), numpys["state"]["pos"]
+    with LIBRARIES:
+        pythons, numpys = random.getstate(), np.random.get_state(legacy=False)
+        try:
+            with random_state("recall"):
+                before = torch.get_rng_state(), library_states()
+                items = [dataset[index] for index in indices]
+                if collate is not None:
+                    collate(items)
+                return not torch.equal(before[0], torch.get_rng_state()) or before[1] != library_states()
+        finally:
+            random.setstate(pythons)
+            np.random.set_state(numpys)

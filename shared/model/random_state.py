@@ -6,9 +6,11 @@ this file knows only that function and how to put it in force.
 """
 
 import hashlib
+import random
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +19,9 @@ _DEFAULT_GENERATORS = threading.Lock()
 _NEXT = threading.Lock()
 """Held by the thread that borrows the generators, so that threads take turns."""
 _nesting = threading.local()
+LIBRARIES = threading.RLock()
+"""Held while the generators of `random` and numpy are exchanged or looked at: numpy frees the one that is exchanged although
+another thread may look at it. Taken before `random_state`, never inside."""
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -29,6 +34,14 @@ def derive_seed(*parts: int | str) -> int:
         text = str(part).encode()
         digest.update(f"{'s' if isinstance(part, str) else 'i'}{len(text)}:".encode() + text)
     return int.from_bytes(digest.digest(), "big") >> 1
+
+
+def library_states() -> tuple[object, object]:
+    """The states of the generators of `random` and of numpy, to be compared."""
+    with LIBRARIES:
+        numpys = np.random.get_state(legacy=False)
+        key, position = numpys["state"]["key"].tobytes(), numpys["state"]["pos"]
+        return random.getstate(), (key, position, numpys["has_gauss"], numpys["gauss"])
 
 
 class random_state:

@@ -6,11 +6,10 @@ module is left unchanged.
 
 import functools
 import itertools
-import random
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from shared.foreign import described, foreign_code
 from shared.model.examples import length_of, other_batch_sizes, with_batch
 from shared.model.features import Features, FeatureSpecs, call_module, specs_of
 from shared.model.inputs import by_place
-from shared.model.random_state import generator_states, random_state
+from shared.model.random_state import generator_states, library_states, random_state
 from shared.model.snapshot import BufferValues, same_bits
 from shared.model.values.walk import Walk
 
@@ -81,9 +80,9 @@ class Verification:
 
     def _add(self, case: "_Pass") -> None:
         self._passes.append(case)
-        before = random.getstate(), str(numpy.random.get_state())
+        before = library_states()
         self._expected.append(self._run([(self._name, self._module)], case))
-        drawn = before[0] != random.getstate(), before[1] != str(numpy.random.get_state())
+        drawn = map(operator.ne, before, library_states())
         self._draws_from = next(itertools.compress(("Python's random", "numpy"), drawn), self._draws_from)
 
     def check(self, blocks: Sequence[tuple[str, nn.Module]]) -> Observed:

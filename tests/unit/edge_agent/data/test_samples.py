@@ -1,5 +1,6 @@
 """Samples: what a data set may give, the batch that it becomes, and the sentence for what it may not."""
 
+import threading
 from contextlib import closing
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from edge_agent.data import BatchLoader, TensorDataset, evaluation_batches
+from edge_agent.data.samples import BatchRequest, SampleReader
 from shared.errors import DataError
 from tests.support.samples import Masked, OtherKeys, Purchases
 
@@ -174,3 +176,39 @@ def test_a_sample_with_other_keys_is_named():
         match="input of sample 3 of OtherKeys has the parts attention_mask, input_ids, mask, that of sample 0",
     ):
         list(evaluation_batches(OtherKeys(8, 5), 4))
+
+
+class Drawing:
+    """Samples from numpy's generator. Before the first is drawn, it does what it was told."""
+
+    def __init__(self, before):
+        self.before = before
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        self.before()
+        return torch.tensor(np.random.rand()), index
+
+
+def test_readers_in_several_threads_draw_as_each_alone_and_give_numpy_its_generator_back():
+    request, own = BatchRequest([0, 1], ("seed",)), np.random.mtrand.get_bit_generator()
+    (alone,) = SampleReader(Drawing(lambda: None), 0).read([request])
+    beside = []
+
+    def read_beside():
+        beside.extend(SampleReader(Drawing(lambda: None), 0).read([request]))
+
+    def begin():
+        if not threads:
+            threads.append(threading.Thread(target=read_beside))
+            threads[0].start()
+            threads[0].join(0.2)  # room for the other one to come in between; nothing depends on how much
+
+    threads = []
+    (first,) = SampleReader(Drawing(begin), 0).read([request])
+    threads[0].join()
+    assert first[0].tolist() == alone[0].tolist()
+    assert beside[0][0].tolist() == alone[0].tolist()
+    assert np.random.mtrand.get_bit_generator() is own
