@@ -25,14 +25,14 @@ _PHASES = {
 """Phases that actions begin. The others leave the phase as it is, and an ending run ends."""
 
 
-class Answer(NamedTuple):
+class Decided(NamedTuple):
     """An action, and the state of the run from then on."""
 
     action: Action
     state: CoordinatorState
 
 
-def decide(state: CoordinatorState, event: RunEvent) -> Answer:
+def decide(state: CoordinatorState, event: RunEvent) -> Decided:
     """Return what follows from an event."""
     if isinstance(event, SessionBegun):
         state = CoordinatorState(waits=state.waits, goes_back=event.is_resumed, began_again=event.is_again)
@@ -47,7 +47,7 @@ def decide(state: CoordinatorState, event: RunEvent) -> Answer:
         state = replace(state, mending=event.failure)
     if state.phase is not Phase.ENDING:
         state = replace(state, phase=_PHASES.get(action, state.phase))
-    return Answer(action, state)
+    return Decided(action, state)
 
 
 def _counted(state: CoordinatorState, told: WorkFailed) -> CoordinatorState:
