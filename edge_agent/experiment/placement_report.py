@@ -36,7 +36,7 @@ from shared.placement import (
     stages,
     told_by_gradients,
 )
-from shared.runtime.block_entries import entries_of
+from shared.runtime.block_form import entries_of
 from shared.runtime.forms import numbers_spec
 from shared.tensor_wire import slot_codec
 from shared.training.optimizers import optimizer_bytes

@@ -13,7 +13,7 @@ from shared.execution.step_in_flight import EncodedSlots, Load, Parcel, tensors_
 from shared.model.features import Gradients
 from shared.placement import ArrivalJudge, Cargo
 from shared.runtime.announcements import check_announcement
-from shared.runtime.forms import Form
+from shared.runtime.form import Form
 from shared.tensor_wire import from_wire
 from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, TensorHeader
@@ -94,31 +94,33 @@ class Channel:
         lacking = self.next_step - first
         return 0 <= lacking <= len(self.parcels) and all(step in self.parcels for step in range(first, self.next_step))
 
-    async def encode(self, parcel: Parcel) -> EncodedSlots:
-        """Return the tensors of a parcel by slot, encoded on the thread of the codecs or at once, whichever takes less time."""
+    async def encode(self, parcel: Parcel) -> None:
+        """Encode a parcel, on the thread of the codecs or at once, whichever takes less time. Its load goes."""
         form, size, is_near = self.form, 0, True
         for tensor in tensors_in(parcel.load):
             size += tensor.nbytes
             is_near = is_near and not tensor.is_cuda
         at_once = is_near and size <= form.quick_bytes
-        if not form.is_lossless or not is_near:
-            return self._encode(parcel) if at_once else await self._codecs.run(self._encode, parcel)
-        if self._is_kept_long:
+        if form.is_lossless and is_near and self._is_kept_long:
             # It is kept while other steps are computed. In the middle of where their activations were, it would keep that
             # memory from being used again as a whole.
             parcel.load = _copied(parcel.load) if at_once else await self._codecs.run(_copied, parcel.load)
-        return form.encode(parcel.load)
+        if at_once or (form.is_lossless and is_near):
+            self._encode(parcel)
+        else:
+            await self._codecs.run(self._encode, parcel)
 
-    def _encode(self, parcel: Parcel) -> EncodedSlots:
-        if parcel.encoded is not None:  # by a call that nobody waits for any more, because its stream was lost
-            return parcel.encoded
-        parcel.encoded = encoded = self.form.encode(parcel.load)
+    def _encode(self, parcel: Parcel) -> None:
+        """Encode a parcel, unless a call has that nobody waits for any more, because its stream was lost."""
+        if parcel.encoded is not None:
+            return
+        encoded = self.form.encode(parcel.load)
         if self._feedback is not None:
             received = self.form.decode(encoded)
             assert isinstance(received, tuple)
             assert isinstance(parcel.load, tuple)
             self._feedback.note(parcel.step, self.crossing, received, parcel.load, parcel.scale)
-        return encoded
+        parcel.encoded, parcel.load = encoded, ()
 
     # What comes.
 

@@ -1,11 +1,10 @@
 """Forms: how the load of each crossing travels, made once for each crossing of a placement.
 
 A feature, an error gradient and labels are a tensor for each slot that crosses; norms, a coefficient and a scale are one; the
-load of a shared block is a tensor for each of its entries (`block_entries`).
+load of a shared block is a tensor for each of its entries (`block_form`).
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -16,30 +15,17 @@ from shared.errors import ProtocolError
 from shared.execution.block_slices import Slices
 from shared.execution.crossing_types import CrossingTypes
 from shared.execution.residuals import Residuals
-from shared.execution.shared_blocks import BlockPart, CodedWeights, difference_name
 from shared.execution.step_in_flight import EncodedSlots, Load
 from shared.model.chain import Chain
 from shared.model.spec import TensorSpec
 from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route
-from shared.registry import by_sample, codec_spec
+from shared.registry import by_sample
 from shared.runtime.announcements import ExpectedTensor
-from shared.runtime.block_entries import BlockEntry, entries_of
+from shared.runtime.block_form import BlockEntry, BlockForm, entries_of
+from shared.runtime.form import Form, decoded_slots
 from shared.training.clipping import check_coefficient, check_norms, count_of
 from shared.training.loss_scale import check_scale
 from shared.training.recipe import Recipe
-from shared.transport.stream.framing import TensorKey
-from shared.wire.isthmus.v1.tensor_pb2 import Role
-
-ROLES = {
-    Cargo.FEATURE: Role.ROLE_FEATURE,
-    Cargo.ERROR_GRADIENT: Role.ROLE_ERROR_GRADIENT,
-    Cargo.LABEL: Role.ROLE_LABEL,
-    Cargo.WEIGHT_GRADIENT: Role.ROLE_WEIGHT_GRADIENT,
-    Cargo.WEIGHTS: Role.ROLE_WEIGHTS,
-    Cargo.NORMS: Role.ROLE_NORMS,
-    Cargo.COEFFICIENT: Role.ROLE_COEFFICIENT,
-    Cargo.SCALE: Role.ROLE_SCALE,
-}
 
 
 def numbers_spec(chain: Chain, crossing: Crossing) -> TensorSpec:
@@ -47,73 +33,6 @@ def numbers_spec(chain: Chain, crossing: Crossing) -> TensorSpec:
     of_blocks = crossing.cargo is Cargo.NORMS
     count = sum(count_of(chain.blocks[block]) for block in crossing.slots) if of_blocks else 1
     return TensorSpec((count,), torch.float64)
-
-
-class Form(ABC):
-    """The form in which one crossing travels. Each kind of cargo has one of its own."""
-
-    def __init__(self, crossing: Crossing, placement: Placement, codecs: Mapping[int, str]) -> None:
-        """codecs: the name of each tensor's codec, by slot."""
-        self.crossing = crossing
-        self.version = placement.version
-        """Version of the placement."""
-        self.codecs = codecs
-        self.slots = tuple(codecs)
-        """The slots that cross, in their order."""
-        self.role = ROLES[crossing.cargo]
-        self._batch_size = placement.batch_size
-        self.early = int(crossing.cargo is Cargo.WEIGHTS)
-        """Steps by which its key is early: weights bear the step that they are for, and there is none before the first."""
-        self.tells_length = False
-        """True if `length` can tell the length of a batch."""
-        named = {name: codec_by_name(name) for name in ("raw", *codecs.values())}
-        self._codec_of = {slot: named[name] for slot, name in codecs.items()}
-        self.is_lossless = not any(codec_spec(name).lossy for name in codecs.values())
-        """True if no codec takes anything from the tensors, so that to encode and to decode them takes no time."""
-        self.quick_bytes = min((named[name].QUICK_BYTES for name in codecs.values()), default=named["raw"].QUICK_BYTES)
-        """Largest size of a load that is coded or copied quicker than it is handed to another thread."""
-
-    def key(self, step: int, slot: int) -> TensorKey:
-        """Return the key of a tensor in the stream."""
-        return TensorKey(step + self.early, self.role, self.crossing.index, slot)
-
-    def first_key(self, step: int) -> TensorKey:
-        """Return the key of the first tensor: its slot tells apart what one block reads."""
-        return self.key(step, self.slots[0])
-
-    @abstractmethod
-    def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
-        """Describe the tensor that must come for one slot. samples: of the whole batch."""
-
-    def encode(self, load: Load) -> EncodedSlots:
-        """Return the tensors of a load by slot. Computes.
-
-        To be called once for a gradient of weights: what its codec takes from it goes with the next one.
-        """
-        assert isinstance(load, tuple), "the loads of shared blocks have a form of their own"
-        encoded: EncodedSlots = {}
-        for slot, codec in self._codec_of.items():
-            tensor = load[slot]
-            encoded[slot] = None if tensor is None else codec.encode(tensor.cpu())
-        return encoded
-
-    @abstractmethod
-    def decode(self, encoded: EncodedSlots) -> Load:
-        """Return the load of these slots. Computes. Raises ProtocolError for bytes that no peer could have encoded."""
-
-    def length(self, slot: int, shape: Sequence[int]) -> int | None:  # noqa: ARG002 - only features have one
-        """Return the length of a batch, by the shape of one of its tensors; None where that does not tell it."""
-        return None
-
-    @abstractmethod
-    def worst_bytes(self, *, kept: bool) -> int:
-        """Count the bytes of a load at its worst: as it travels, and as it was decoded.
-
-        kept: the receiver may begin again, so that weights of the step before are there, too.
-        """
-
-    def _rows(self, samples: int) -> int:
-        return self.crossing.rows.scaled(samples, self._batch_size).count
 
 
 class FeatureForm(Form):
@@ -220,7 +139,7 @@ class LabelForm(Form):
 
     def decode(self, encoded: EncodedSlots) -> Load:
         """See `Form.decode`."""
-        values = _decoded(encoded)
+        values = decoded_slots(encoded)
         return tuple(values[slot] for slot in self.slots)
 
     def worst_bytes(self, *, kept: bool) -> int:  # noqa: ARG002 - only weights are kept
@@ -242,7 +161,7 @@ class NumbersForm(Form):
 
     def decode(self, encoded: EncodedSlots) -> Load:
         """See `Form.decode`."""
-        numbers = _decoded(encoded)[0]
+        numbers = decoded_slots(encoded)[0]
         match self.crossing.cargo:
             case Cargo.NORMS:
                 check_norms(numbers, is_scaled=self._recipe.is_scaled)
@@ -255,87 +174,6 @@ class NumbersForm(Form):
     def worst_bytes(self, *, kept: bool) -> int:  # noqa: ARG002 - only weights are kept
         """See `Form.worst_bytes`."""
         return 2 * self._spec.bytes
-
-
-class BlockForm(Form):
-    """Weights of a slice of a shared block, or their gradients: a tensor for each entry."""
-
-    def __init__(
-        self,
-        crossing: Crossing,
-        placement: Placement,
-        entries: Mapping[int, BlockEntry],
-        codec: str,
-        residuals: Residuals,
-    ) -> None:
-        """entries: by slot. codec: of the entries that may be coded."""
-        super().__init__(
-            crossing, placement, {slot: codec if one.may_be_coded else "raw" for slot, one in entries.items()}
-        )
-        self.entries = entries
-        self._are_weights = crossing.cargo is Cargo.WEIGHTS
-        self._keeps_losses = codec_spec(codec).lossy and not self._are_weights
-        self._residuals = residuals
-
-    def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
-        """See `Form.expected`."""
-        entry = self.entries[slot]
-        return ExpectedTensor(
-            self.key(step, slot),
-            self.version,
-            self.codecs[slot],
-            entry.sent,
-            # A part without samples has nothing at all.
-            may_be_absent=not self._are_weights and (entry.is_gradient or not self._rows(samples)),
-            may_be_whole=self._are_weights,
-        )
-
-    def encode(self, load: Load) -> EncodedSlots:
-        """See `Form.encode`."""
-        if isinstance(load, CodedWeights):
-            whole = self._whole_entries(load.weights, load.differences.keys())
-            differ = {slot: one.name for slot, one in self.entries.items() if one.name in load.differences}
-            return whole | {slot: load.differences[name] for slot, name in differ.items()}
-        assert isinstance(load, dict), "the load of a shared block is by name"
-        if self._are_weights:
-            return self._whole_entries(load)
-        if not self._keeps_losses:
-            return self._encoded_entries(load)
-        of_block = self.crossing.of_block
-        wanted = self._residuals.added(of_block, load)
-        encoded = self._encoded_entries(wanted)
-        received = self.decode(encoded)
-        assert isinstance(received, dict), "a part of a block is by name"
-        self._residuals.note(of_block, wanted, received)
-        return encoded
-
-    def decode(self, encoded: EncodedSlots) -> Load:
-        """See `Form.decode`."""
-        found: BlockPart = {}
-        for slot, value in sorted(_decoded(encoded).items()):
-            entry, each = self.entries[slot], encoded[slot]
-            differs = self._are_weights and each is not None and each.codec != "raw"
-            found[difference_name(entry.name) if differs else entry.name] = entry.from_wire(value)
-        return found
-
-    def worst_bytes(self, *, kept: bool) -> int:
-        """See `Form.worst_bytes`. Its tensors lie in one place, but may be there for two steps, because the next step begins
-        while the last weights come."""
-        return (2 + (kept and self._are_weights)) * sum(entry.spec.bytes for entry in self.entries.values())
-
-    def _whole_entries(self, load: BlockPart, but: Collection[str] = ()) -> EncodedSlots:
-        """Return weights as they are, but for some by their names, which are left to the caller."""
-        codec = codec_by_name("raw")
-        return {
-            slot: None if entry.name in but else codec.encode(entry.to_wire(load[entry.name]).cpu())
-            for slot, entry in self.entries.items()
-        }
-
-    def _encoded_entries(self, load: BlockPart) -> EncodedSlots:
-        return {
-            slot: self._codec_of[slot].encode(entry.to_wire(load[entry.name]).cpu()) if entry.name in load else None
-            for slot, entry in self.entries.items()
-        }
 
 
 class Forms:
@@ -407,7 +245,3 @@ def _check_part(whole: TensorSpec, tensor: TensorSpec) -> None:
         )
     if tensor.shape[0] > whole.shape[0]:
         raise ProtocolError(f"a feature of {tensor.shape[0]} samples came for a batch of {whole.shape[0]}")
-
-
-def _decoded(encoded: EncodedSlots) -> dict[int, Tensor]:
-    return {slot: codec_by_name(each.codec).decode(each) for slot, each in encoded.items() if each is not None}

@@ -259,8 +259,8 @@ class LinkEnd:
             form, step = channel.form, parcel.step
             if parcel.encoded is None:
                 started = time.monotonic()
-                parcel.encoded = await channel.encode(parcel)
-                parcel.load = ()
+                await channel.encode(parcel)
+                assert parcel.encoded is not None, "it is encoded"
                 self._emit(LoadEncoded(step, started, time.monotonic()))
             if self._makes_again and step < channel.there:
                 continue  # Encoded all the same, because its error gradient may have to be corrected.

@@ -36,7 +36,7 @@ from shared.placement import (
     tells_inputs,
     why_raw,
 )
-from shared.runtime.block_entries import SHARED
+from shared.runtime.block_form import SHARED
 from shared.runtime.forms import Forms
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe

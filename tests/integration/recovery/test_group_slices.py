@@ -26,7 +26,7 @@ SLICES = {(0, 0), (1, 0), (1, 1), (2, 0)}
 CUT_BLOCKS_SLICES = 2
 """Slices that are updated each by itself in a step: those of the block that has several."""
 UPDATE = "shared.training.held_blocks:HeldBlocks.update_slice"
-ENCODE = "shared.runtime.forms:BlockForm.encode"
+ENCODE = "shared.runtime.block_form:BlockForm.encode"
 """Work of a member for each slice that it sends."""
 
 

@@ -1,18 +1,25 @@
 """A channel: what it keeps to be sent again, and which announcements it agrees to."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.codec import codec_by_name
+from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import ProtocolError
+from shared.execution.feedback import Feedback
 from shared.execution.step_in_flight import Parcel
-from shared.placement import Cargo, Crossing, Rows
+from shared.placement import ArrivalJudge, Cargo, Crossing, Route, Rows, StepPlan, Window, two_workers, unnamed_blocks
 from shared.runtime.channel import Channel
+from shared.runtime.forms import Forms
 from shared.tensor_wire import to_wire
 from shared.transport.stream.framing import WireTensor, chunks, key_of
 from tests.support.channels import STALENESS, channels
+from tests.support.placed import built, chain_of, recipe
+from tests.support.virtual import InlineWorker
 
 WHOLE = Rows(0, 4)
 steps = st.integers(0, 40)
@@ -131,3 +138,28 @@ async def test_a_load_is_there_once_all_its_tensors_are():
     assert channel.next_step == 6
     (labels,) = parcel.load
     assert torch.equal(labels, torch.zeros(4, dtype=torch.int64))
+
+
+class LeftAlone(InlineWorker):
+    """Makes each call, and its caller goes away meanwhile, as where a stream is lost."""
+
+    async def run(self, function, *args, **kwargs):
+        function(*args, **kwargs)
+        raise asyncio.CancelledError
+
+
+async def test_a_tensor_is_given_up_once_it_is_encoded_also_if_nobody_waits_for_that_any_more():
+    placement = replace(two_workers("edge", "near", 2, 4, 4), codecs={Route("edge", "near", Cargo.FEATURE): "uniform8"})
+    crossing = Crossing("edge", "near", Cargo.FEATURE, 2, WHOLE)
+    form = Forms(placement, chain_of(built("dropping")), lambda _labels: None, recipe("sgd")).of(crossing)
+    judge = ArrivalJudge(Window(StepPlan(placement, unnamed_blocks(4)), "edge"))
+    channel = Channel(form, judge, LeftAlone(), Feedback(FeedbackMode.OFF, (), ()))
+    sent_feature = torch.ones(4, form.quick_bytes)
+    parcel = Parcel(0, 4, crossing, (sent_feature,))
+    with pytest.raises(asyncio.CancelledError):
+        await channel.encode(parcel)
+    assert parcel.load == (), "it would be kept until the peer has it"
+    before = parcel.encoded
+    await channel.encode(parcel)
+    assert parcel.encoded is before, "it is encoded once"
+    assert torch.equal(form.decode(before)[0], sent_feature)

@@ -14,8 +14,8 @@ from shared.model.chain import Block, Chain, build_chain
 from shared.model.spec import TensorSpec
 from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route, Rows, Source, Tile
 from shared.runtime.announcements import check_announcement
-from shared.runtime.block_entries import BlockEntry, entries_of
-from shared.runtime.forms import BlockForm, Forms
+from shared.runtime.block_form import BlockEntry, BlockForm, entries_of
+from shared.runtime.forms import Forms
 from shared.tensor_wire import to_wire
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
