@@ -8,17 +8,14 @@ examples, which train as long as they say.
 import json
 import re
 import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
-from itertools import pairwise
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from edge_agent.main import app as agent_app
-from shared.errors import ExitCode
 from tests.conftest import ROOT
 from tests.support.commands import command
 from tests.support.pages import Block, Reader, blocks, blocks_of, fetched, looking, sections
@@ -148,19 +145,6 @@ def test_the_transfer_does_worse_without_what_was_trained_before(train):
     assert any(without.search(block.text) for block in page)
     summary, _, _ = train([Block(block.language, block.title, without.sub("", block.text)) for block in page])
     assert summary["accuracy"] < promised_accuracy("Transfer learning")
-
-
-@pytest.mark.full
-def test_the_text_is_not_cut_behind_its_embedding(folder):
-    page = blocks_of(EXAMPLES["Text"])
-    for block in page:
-        if block.language in ("python", "toml"):
-            (folder / block.title).write_text(block.text)
-    subprocess.run([sys.executable, "save_sentences.py"], cwd=folder, check=True)
-    ((asked, said),) = [pair for pair in pairwise(page) if not pair[0].title]
-    done = subprocess.run(["sh", "-c", asked.text], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == ExitCode.MODEL
-    assert done.stderr.split() == said.text.split()
 
 
 def promised_accuracy(example):
