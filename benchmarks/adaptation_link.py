@@ -106,7 +106,7 @@ def held(profile: Profile, recorded: LinkTrace, starts: dict[str, Layout], secon
     return [
         Way(
             ", ".join(name for name, deployment in named if deployment == each),
-            simulate(profile, recorded, each, seconds, begin=PROBE_SECONDS),
+            simulate(profile, [recorded], each, seconds, begin=PROBE_SECONDS),
         )
         for each in dict.fromkeys(deployment for _, deployment in named)
     ]

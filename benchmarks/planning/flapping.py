@@ -106,9 +106,9 @@ def random_case(seed: int, longest_period_seconds: float = LONGEST_PERIOD_SECOND
 
 def measure(case: Case, seconds: float) -> Outcome:
     """Both runs of a case."""
-    kept = simulate(case.profile, case.link, case.start, seconds, begin=PROBE_SECONDS)
+    kept = simulate(case.profile, [case.link], case.start, seconds, begin=PROBE_SECONDS)
     engine = Engine(case.profile, SPACE, case.start, total_steps=kept.steps)
-    ours = simulate(case.profile, case.link, case.start, seconds, engine, begin=PROBE_SECONDS)
+    ours = simulate(case.profile, [case.link], case.start, seconds, engine, begin=PROBE_SECONDS)
     return Outcome(
         case.seed,
         case.period_seconds,

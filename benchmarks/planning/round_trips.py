@@ -123,7 +123,7 @@ def measure(name: str, link_name: str, round_trip_seconds: float, seconds: float
     start = first_deployment(profile, Rates(up, down), SPACE)
     expected_steps = seconds / greedy(profile, Rates(up, down, round_trip_seconds), SPACE).seconds_per_step
     engine = Engine(profile, SPACE, start, total_steps=expected_steps)
-    surprised = simulate(profile, link, start, seconds, engine, begin=PROBE_SECONDS)
+    surprised = simulate(profile, [link], start, seconds, engine, begin=PROBE_SECONDS)
     return Row(
         name,
         link_name,

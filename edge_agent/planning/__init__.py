@@ -56,9 +56,8 @@ from edge_agent.planning.profile import (
 from edge_agent.planning.profile_operations import layout_tasks
 from edge_agent.planning.rates import Rates, parse_rate, parse_seconds
 from edge_agent.planning.runs.comparison import CHAIN_CONTESTANTS, CONTESTANTS, Result, Setting, compare
-from edge_agent.planning.runs.layout_run import simulate_layouts
-from edge_agent.planning.runs.pair_run import simulate
 from edge_agent.planning.runs.run import PROBE_SECONDS, Run, Switch
+from edge_agent.planning.runs.simulator import simulate
 from edge_agent.planning.search import Found, best, best_order, most_exact
 from edge_agent.planning.space import SearchSpace
 from edge_agent.planning.step_tasks import step_tasks
@@ -140,7 +139,6 @@ __all__ = [
     "profile_to_json",
     "runs_of",
     "simulate",
-    "simulate_layouts",
     "simulate_placement",
     "stacked",
     "stacked_loads",

@@ -1,1 +1,1 @@
-"""Runs in virtual time over traces of links: of two workers, of any layout, and planners beside each other."""
+"""Runs in virtual time over traces of links, of any layout, and planners beside each other."""

@@ -20,9 +20,8 @@ from edge_agent.planning.planners.plan import Planner
 from edge_agent.planning.planners.registry import PLANNERS
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.rates import Rates
-from edge_agent.planning.runs.layout_run import simulate_layouts
-from edge_agent.planning.runs.pair_run import simulate
 from edge_agent.planning.runs.run import PROBE_SECONDS, Run, check_duration
+from edge_agent.planning.runs.simulator import simulate
 from edge_agent.planning.search import best
 from edge_agent.planning.space import SearchSpace
 from edge_agent.planning.traces import LinkTrace
@@ -68,9 +67,7 @@ class Setting:
 
     def run(self, start: Layout, engine: Engine | None = None) -> Run:
         """Train from `start` on."""
-        if self.question.is_pair:
-            return simulate(self.profile, self.links[0], start, self.seconds, engine, begin=PROBE_SECONDS)
-        return simulate_layouts(self.profile, self.links, start, self.seconds, engine, begin=PROBE_SECONDS)
+        return simulate(self.profile, self.links, start, self.seconds, engine, begin=PROBE_SECONDS)
 
     def run_engine(self, start: Layout, seconds_per_step: float) -> Run:
         """Train from `start` on, as the engine decides.

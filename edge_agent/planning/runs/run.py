@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_agent.planning.engine import Decision, Engine, Observation
 from edge_agent.planning.layout import Layout
 from shared.errors import PlanError
 
@@ -44,14 +43,6 @@ class Run:
     def seconds_per_100_steps(self) -> float:
         """Return the figure by which runs over one trace compare."""
         return 100 * self.seconds / self.steps if self.steps else math.inf
-
-
-def observe_and_search(engine: Engine, seen: Observation) -> Decision | None:
-    """Have an engine observe, and make at once the search that it wants. Returns its decision."""
-    decision = engine.observe(seen)
-    if (search := engine.next_search()) is not None:
-        engine.weigh(search.question, search.run())
-    return decision
 
 
 def check_duration(seconds: float) -> None:

@@ -19,7 +19,7 @@ from edge_agent.planning import (
     conditions_of,
     parse_profile,
     profile_to_json,
-    simulate_layouts,
+    simulate,
     stacked,
 )
 from shared.execution.split import Scheme, split_session
@@ -92,7 +92,7 @@ def test_a_family_is_planned_simulated_and_gone_to_by_the_engine():
     quick = conditions_of(profile, {(edge, near): fast, (edge, far): fast, (near, far): fast})
     assert best(Question(profile, space), quick).layout == turned
     links = [LinkTrace(Trace.constant(1e9), Trace.constant(1e9)) for _ in range(2)]
-    run = simulate_layouts(profile, links, start, 120.0, Engine(profile, space, start, total_steps=10_000))
+    run = simulate(profile, links, start, 120.0, Engine(profile, space, start, total_steps=10_000))
     assert run.switches[-1].layout == turned
 
 

@@ -49,8 +49,8 @@ def best_for(profile, mbit):
 
 def both(profile, link, start, seconds):
     """Steps with the start kept, and the run of the engine from there."""
-    kept = simulate(profile, link, start, seconds)
-    return kept.steps, simulate(profile, link, start, seconds, Engine(profile, SPACE, start, total_steps=kept.steps))
+    kept = simulate(profile, [link], start, seconds)
+    return kept.steps, simulate(profile, [link], start, seconds, Engine(profile, SPACE, start, total_steps=kept.steps))
 
 
 def between(second, step, rates, work=None):

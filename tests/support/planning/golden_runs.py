@@ -51,7 +51,7 @@ def oscillating_run(seed: int) -> list[Change]:
     space = SearchSpace(WIDTHS, allow_edge_only=draw.random() < 0.7)
     start = _start(draw, case.profile, space)
     engine = Engine(case.profile, space, start, total_steps=draw.choice((1e3, 1e4, 1e5)))
-    run = simulate(case.profile, link, start, RUN_SECONDS, engine, begin=PROBE_SECONDS)
+    run = simulate(case.profile, [link], start, RUN_SECONDS, engine, begin=PROBE_SECONDS)
     return [_change(case.profile, switch.seconds, switch.layout) for switch in run.switches]
 
 

@@ -69,7 +69,7 @@ def test_no_run_beats_the_bound_whatever_is_changed_and_when(profile, link, chan
 
     most = most_steps(profile, link, SECONDS, SearchSpace(WIDTHS), begin=5.0)
     for engine in (None, Whims(sometimes), Whims(anything)):
-        assert simulate(profile, link, anything(), SECONDS, engine, begin=5.0).steps <= most * (1.0 + FLOAT_SLACK)
+        assert simulate(profile, [link], anything(), SECONDS, engine, begin=5.0).steps <= most * (1.0 + FLOAT_SLACK)
 
 
 def test_a_slow_link_beside_quick_blocks_rounds_nothing_away():
@@ -86,7 +86,7 @@ def test_a_slow_link_beside_quick_blocks_rounds_nothing_away():
     )
     for uplink in (Trace.of_durations([1.0, 2.0], [0.0, 125001.0]), Trace.of_durations([1.0, 1.0], [0.0, 99696.0])):
         link = LinkTrace(uplink, Trace.constant(10000.0))
-        alone = simulate(profile, link, pair(3, 1, 32), SECONDS, begin=5.0).steps
+        alone = simulate(profile, [link], pair(3, 1, 32), SECONDS, begin=5.0).steps
         assert alone == pytest.approx(240.0)
         assert alone <= most_steps(profile, link, SECONDS, SearchSpace(WIDTHS), begin=5.0) <= alone + 2.0
 

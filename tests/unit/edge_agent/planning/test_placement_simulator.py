@@ -23,7 +23,7 @@ from edge_agent.planning import (
 )
 from edge_agent.planning.network import Network
 from edge_agent.planning.placement_simulator import steady_step_seconds
-from edge_agent.planning.runs.pair_run import SimulatedPipeline
+from edge_agent.planning.runs.phases import simulate_phases
 from shared.errors import PlanError
 from shared.placement import BlockFacts, Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, two_workers
 from tests.support.placements import WORKERS, models, placements
@@ -51,17 +51,13 @@ def test_any_placement_runs_to_its_end_and_never_faster_than_its_bound(data, rou
 
 
 @given(profiles(complete=True), rates, st.integers(1, 8), st.integers(0, 6), st.sampled_from((2, 8, 32)))
-def test_two_workers_settle_when_the_pipeline_of_two_workers_settles(profile, link, cut, staleness, bits):
+def test_two_workers_settle_when_their_four_phases_do(profile, link, cut, staleness, bits):
     deployment = pair(min(cut, len(profile)), staleness, bits, profile)
-    pipeline = SimulatedPipeline(
-        profile,
-        LinkTrace(Trace.constant(link.uplink), Trace.constant(link.downlink), link.round_trip_seconds),
-        deployment,
-    )
-    for _ in range(30):
-        pipeline.step()
+    both_ways = LinkTrace(Trace.constant(link.uplink), Trace.constant(link.downlink), link.round_trip_seconds)
     run = simulate_placement(edge_and_trainer(profile, deployment, link), 30)
-    assert run.settled == pytest.approx(pipeline.settled)
+    phases = simulate_phases(profile, deployment, both_ways, 0.0, run.settled[-1])
+    assert len(phases.settled) >= 30
+    assert run.settled == pytest.approx(phases.settled[:30])
 
 
 @st.composite

@@ -22,13 +22,12 @@ from edge_agent.planning import (
     conditions_of,
     layout_tasks,
     loads_of,
-    simulate,
-    simulate_layouts,
     simulate_placement,
     stacked,
 )
 from edge_agent.planning.planners.plan import over
 from edge_agent.planning.profile import parse_profile
+from edge_agent.planning.runs.phases import simulate_phases
 from shared.errors import PlanError
 from tests.support.planning.cases import profiles
 from tests.support.planning.chain_runs import hops, linked, plan_chain
@@ -125,7 +124,7 @@ def test_the_engine_follows_a_link_that_changes_for_good_and_is_not_slower_than_
 
 
 @given(profiles(complete=True), st.sampled_from((0.0, 0.1)), st.integers(0, 10**6))
-def test_a_run_of_two_workers_is_what_their_own_simulator_says(profile, trip_seconds, seed):
+def test_a_run_of_two_workers_is_what_their_four_phases_say(profile, trip_seconds, seed):
     draw = random.Random(seed)
     bare = replace(profile, workers=tuple(replace(one, message=MessageSeconds()) for one in profile.workers))
     if len(bare) < 2:
@@ -136,7 +135,8 @@ def test_a_run_of_two_workers_is_what_their_own_simulator_says(profile, trip_sec
     if not 0.0 < seconds < 10.0:
         return
     run_seconds = 50.0 * seconds
-    expected = simulate(bare, link, layout, run_seconds).steps
+    phases = simulate_phases(bare, layout, link, 0.0, run_seconds)
     found = Rates(link.uplink.mean, link.downlink.mean, trip_seconds)
     bare = linked(bare, [found])
-    assert simulate_layouts(bare, [link], layout, run_seconds).steps == pytest.approx(expected, rel=0.05)
+    run = simulate_placement(layout_tasks(bare, layout), until=run_seconds)
+    assert len(run.settled) == pytest.approx(len(phases.settled), rel=0.05)

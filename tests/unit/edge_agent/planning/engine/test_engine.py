@@ -220,8 +220,8 @@ def test_the_outcome_compares_the_prediction_with_the_measurement():
 def test_without_knowing_how_long_a_run_is_it_still_risks_little(period, seconds):
     link = symmetric((period / 2, 40.0), (period / 2, 2.0))
     start = best_for(LIGHT, 40.0)
-    kept = simulate(LIGHT, link, start, seconds).steps
-    run = simulate(LIGHT, link, start, seconds, Engine(LIGHT, SPACE, start))
+    kept = simulate(LIGHT, [link], start, seconds).steps
+    run = simulate(LIGHT, [link], start, seconds, Engine(LIGHT, SPACE, start))
     assert run.steps >= kept / 1.04 - 4
 
 
@@ -240,7 +240,7 @@ def test_a_deployment_that_is_better_over_each_period_is_found_and_kept_though_t
     kept, run = both(profile, link, start, 1800.0)
     assert [switch.layout.tiles[0].stop for switch in run.switches] == [3]
     # Five minutes of proof cost a sixth of the gain, and they end where the link is slow or dead.
-    best = simulate(profile, link, run.switches[0].layout, 1800.0).steps
+    best = simulate(profile, [link], run.switches[0].layout, 1800.0).steps
     assert run.steps >= kept + 0.7 * (best - kept)
 
 
@@ -260,10 +260,10 @@ def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_bette
     link = symmetric((10.0, 15.0), (50.0, 0.01))
     start = greedy(profile, Rates(15 * MBIT, 15 * MBIT), space).layout
     # Six minutes of moving there and back cost more than 1 % of the work that this run was told of.
-    run = simulate(profile, link, start, 1800.0, Engine(profile, space, start, total_steps=13_500))
-    alone = simulate(profile, link, pair(4, 0, 32), 1800.0).steps
+    run = simulate(profile, [link], start, 1800.0, Engine(profile, space, start, total_steps=13_500))
+    alone = simulate(profile, [link], pair(4, 0, 32), 1800.0).steps
     assert run.steps >= 0.8 * alone
-    assert simulate(profile, link, start, 1800.0).steps < 0.5 * alone
+    assert simulate(profile, [link], start, 1800.0).steps < 0.5 * alone
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def test_on_a_link_that_varies_slowly_it_beats_every_deployment_that_is_kept():
     link = symmetric((60.0, 60.0), (60.0, 5.0))
     _, run = both(QUICK, link, best_for(QUICK, 60.0), 1800.0)
     found = listed_pairs(QUICK, SPACE, SPACE.best_staleness(QUICK))
-    kept = [simulate(QUICK, link, found.layout(row), 1800.0).steps for row in range(len(found))]
+    kept = [simulate(QUICK, [link], found.layout(row), 1800.0).steps for row in range(len(found))]
     assert run.steps > 1.05 * max(kept)
 
 

@@ -43,11 +43,11 @@ def test_a_long_round_trip_is_bridged_by_batches_in_flight_and_a_short_one_is_wa
     assert near.seconds_per_step == pytest.approx(0.028, rel=0.1)
     start = near.layout
     engine = Engine(WAITING, SPACE, start, total_steps=50_000)
-    run = simulate(WAITING, far_link(0.04), start, 1800.0, engine)
+    run = simulate(WAITING, [far_link(0.04)], start, 1800.0, engine)
     assert engine.layout.staleness == 5
     assert run.seconds_per_100_steps == pytest.approx(3.35, rel=0.05)
     engine = Engine(WAITING, SPACE, start, total_steps=50_000)
-    assert simulate(WAITING, far_link(0.0), start, 1800.0, engine).switches == ()
+    assert simulate(WAITING, [far_link(0.0)], start, 1800.0, engine).switches == ()
 
 
 def test_a_profile_that_knows_the_round_trip_is_believed_until_it_is_measured():

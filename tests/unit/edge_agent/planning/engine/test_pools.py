@@ -201,7 +201,7 @@ def test_an_engine_that_searches_loses_little_to_one_that_weighs_all(seed, monke
 
     def steps() -> float:
         engine = Engine(case.profile, space, case.start, total_steps=10_000)
-        return simulate(case.profile, case.link, case.start, 600.0, engine, begin=PROBE_SECONDS).steps
+        return simulate(case.profile, [case.link], case.start, 600.0, engine, begin=PROBE_SECONDS).steps
 
     complete = steps()
     monkeypatch.setattr(engine_module, "listed", lambda _question: None)

@@ -1,7 +1,7 @@
 """A simulated training run of any layout over traces of its links, as the engine decides.
 
-Every change drains, so a run is a sequence of stretches, and each stretch is a run of the placement simulator. The engine is
-the one of a real run, and it sees only what the links carried so far.
+Every change drains, so a run is a sequence of stretches, and each stretch is a run of the placement simulator, or of the four
+phases of two workers. The engine is the one of a real run, and it sees only what the links carried so far.
 """
 
 from bisect import bisect_right
@@ -15,14 +15,15 @@ from edge_agent.planning.layout import Layout
 from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement
 from edge_agent.planning.profile import Hop, Profile
 from edge_agent.planning.profile_operations import layout_tasks
-from edge_agent.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, observe_and_search, steps_until
+from edge_agent.planning.runs.phases import simulate_phases
+from edge_agent.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, steps_until
 from edge_agent.planning.traces import LinkTrace, slowest
 
 FIRST_STRETCH_SECONDS = 60.0
 """Part of a stretch that is simulated first, and then twice as much, because most of a long one may never come."""
 
 
-def simulate_layouts(
+def simulate(
     profile: Profile,
     links: Sequence[LinkTrace],
     start: Layout,
@@ -33,14 +34,14 @@ def simulate_layouts(
     """Train for `seconds` from an empty pipeline, with one layout or as the engine decides.
 
     links: between each two neighbours of the profile. A link across others carries what the slowest of theirs does.
-    engine: made with `start`. begin: the time of the links at which training starts. The engine gets the time before as well.
-    PlanError where the profile has nothing measured for a layout.
+    engine: made with `start`. begin: the time of the links at which training starts. Each OBSERVE_SECONDS the engine gets the
+    links' mean rates since, those of the time before as well. PlanError where the profile has nothing measured for a layout.
     """
     check_duration(seconds)
-    return _LayoutRun(profile, links, engine, begin, begin + seconds).run(start)
+    return _Simulation(profile, links, engine, begin, begin + seconds).run(start)
 
 
-class _LayoutRun:
+class _Simulation:
     def __init__(
         self, profile: Profile, links: Sequence[LinkTrace], engine: Engine | None, begin: float, end: float
     ) -> None:
@@ -56,50 +57,55 @@ class _LayoutRun:
         layout, begin, switches = start, self._begin, list[Switch]()
         while (decided := self._stretch(layout, begin)) is not None:
             decision, drained = decided
-            moved = self._moved(drained, layout, decision)
+            moved = self._moved(drained, layout, decision.layout)
             if moved - drained <= decision.abandon_after_seconds:
                 layout = decision.layout
             begin = min(moved, drained + decision.abandon_after_seconds)
-            self._observe_until(begin)
+            while self._observe_until(begin) is not None:
+                continue  # what it decides before the change is over counts for nothing
             assert self._engine is not None
             self._engine.note_deployed(begin, layout)
             switches.append(Switch(begin, layout, begin - drained))
-        steps = steps_until(self._settled, self._begin, self._end)
-        return Run(self._end - self._begin, steps, start, tuple(switches))
+        return Run(self._end - self._begin, steps_until(self._settled, self._begin, self._end), start, tuple(switches))
 
     def _stretch(self, layout: Layout, begin: float) -> tuple[Decision, float] | None:
         """Train under a layout until the engine decides otherwise. Returns the decision, and the time at which all is drained;
         None at the end of the run."""
-        until = begin
-        while until < self._end:
-            until = min(self._end, max(begin + FIRST_STRETCH_SECONDS, begin + 2.0 * (until - begin)))
-            before, stretch = len(self._settled), self._simulated(layout, begin, until)
-            self._settled += stretch.settled
-            decided = self._observe_until(until)
-            del self._settled[before:]
-            if decided is not None:
+        if (decision := self._observe_until(begin)) is not None:
+            return decision, begin
+        before, until = len(self._settled), self._end if self._engine is None else begin + FIRST_STRETCH_SECONDS
+        while True:
+            until = min(until, self._end)
+            self._settled[before:] = self._simulated(layout, begin, until).settled
+            if (decision := self._observe_until(until)) is not None:
                 stretch = self._simulated(layout, begin, self._observed)
-                self._settled += stretch.settled
-                return decided, max(stretch.done)
-        self._settled += self._simulated(layout, begin, self._end).settled
-        return None
+                self._settled[before:] = stretch.settled
+                return decision, max(stretch.done)
+            if until == self._end:
+                return None
+            until = begin + 2.0 * (until - begin)
 
     def _simulated(self, layout: Layout, begin: float, until: float) -> PlacementRun:
+        if len(self._links) == 1 and layout.is_stacked:
+            (link,) = self._links.values()
+            return simulate_phases(self._profile, layout, link, begin, until)
         step = layout_tasks(self._profile, layout)
         return simulate_placement(step, traces=self._traces, begin=begin, until=until)
 
-    def _moved(self, begin: float, before: Layout, decision: Decision) -> float:
+    def _moved(self, begin: float, before: Layout, after: Layout) -> float:
         """Return the time at which the blocks of a change have moved, and all links are up again."""
-        names = self._profile.names
-        places = [names.index(worker) for worker in decision.layout.workers]
-        hops = [(names[min(pair)], names[max(pair)]) for pair in pairwise(places)]
-        trips = [self._links[hop].round_trip_seconds for hop in hops]
-        end = begin
-        for (sender, receiver), bits in bits_between(self._profile, before, decision.layout).items():
+        names, end = self._profile.names, begin
+        for (sender, receiver), bits in bits_between(self._profile, before, after).items():
             near, far = sorted((sender, receiver))
             carried = self._traces[names[sender], names[receiver]].finish(begin, bits)
             end = max(end, carried + self._links[names[near], names[far]].round_trip_seconds)
+        trips = [self._links[hop].round_trip_seconds for layout in (before, after) for hop in self._hops(layout)]
         return end + CHANGE_TRIPS * max(trips, default=0.0)
+
+    def _hops(self, layout: Layout) -> list[Hop]:
+        names = self._profile.names
+        places = [names.index(worker) for worker in layout.workers]
+        return [(names[min(pair)], names[max(pair)]) for pair in pairwise(places)]
 
     def _observe_until(self, moment: float) -> Decision | None:
         """Make the observations due by then, until the first decision, and return that."""
@@ -110,7 +116,9 @@ class _LayoutRun:
             }
             trips = {hop: link.round_trip_seconds for hop, link in self._links.items()}
             step = bisect_right(self._settled, self._observed)
-            decision = observe_and_search(self._engine, Observation(self._observed, step, rates, trips))
+            decision = self._engine.observe(Observation(self._observed, step, rates, trips))
+            if (search := self._engine.next_search()) is not None:
+                self._engine.weigh(search.question, search.run())
             if decision is not None:
                 return decision
         return None
