@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.learning.plan import LEARNING_RATE, NETWORKS, SUITES, Trial
-from benchmarks.learning.results import RESULTS, append_result, read_results
+from benchmarks.learning.results import RESULTS, read_results
 from benchmarks.learning.workers import run_trials
 from benchmarks.support.arguments import numbers
+from benchmarks.support.json_lines import append_line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     started = time.monotonic()
     results = run_trials(trials, chosen.data, chosen.train_samples, chosen.device, chosen.workers, chosen.stop_seconds)
     for number, result in enumerate(results, start=1):
-        append_result(chosen.out, result)
+        append_line(chosen.out, result)
         trial, elapsed = result.trial, time.monotonic() - started
         print(
             f"{number}/{len(trials)} {trial.network} {trial.config} seed {trial.seed}: {result.accuracy:.2%} "

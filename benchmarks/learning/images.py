@@ -1,6 +1,6 @@
 """CIFAR-10 from an archive of JPEGs as tensors on the device, so that a batch costs one gather.
 
-`edge_agent.data` reads the same file, but importing it takes gRPC, which a machine with a GPU may lack, and it hands
+`edge_agent.data` reads the same file, but a machine with a GPU may lack the agent, and it hands
 out samples one by one.
 """
 

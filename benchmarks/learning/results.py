@@ -1,11 +1,10 @@
-"""Results as lines of JSON: one training a line, appended when it ends, so that a broken run has lost only what was running."""
+"""The outcome of a trial, and where those are kept that the tables are made from."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.learning.plan import Trial
-from shared.errors import DataError
+from benchmarks.support.json_lines import read_lines
 
 _RESULTS = Path(__file__).resolve().parents[1] / "results"
 RESULTS = {
@@ -35,20 +34,6 @@ class Result:
 
 def read_results(path: Path) -> list[Result]:
     """All results of a file, in its order; none where there is no file. Raises DataError for a line that is no result."""
-    if not path.exists():
-        return []
-    results = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        try:
-            fields = json.loads(line)
-            results.append(Result(**{**fields, "trial": Trial(**fields["trial"])}))
-        except (ValueError, KeyError, TypeError) as cause:
-            raise DataError(f"{path}, line {number} is no result of benchmarks.learning: {cause}") from cause
-    return results
-
-
-def append_result(path: Path, result: Result) -> None:
-    """Add one line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(result)) + "\n")
+    return read_lines(
+        path, lambda fields: Result(**{**fields, "trial": Trial(**fields["trial"])}), "benchmarks.learning"
+    )

@@ -23,7 +23,7 @@ from benchmarks.learning.plan import (
 )
 from benchmarks.learning.results import RESULTS, Result, read_results
 from benchmarks.support.arguments import numbers
-from benchmarks.support.report import replaced
+from benchmarks.support.report import mean_and, replaced
 from shared.codec import FeedbackMode
 from shared.errors import DataError
 from shared.execution.split import Scheme
@@ -145,9 +145,9 @@ def _table(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
             _in_turn(scheme.codec for scheme in schemes),
             _feedback(suite, scheme) if codec_spec(scheme.codec).lossy else "",
             _in_turn(scheme.downlink_codec for scheme in schemes),
-            _mean_and(list(accuracies.values()), "", of_mean=False),
-            _mean_and(_differences(results, name, baseline), "+", of_mean=True) if name != baseline else "",
-            _mean_and(_in_one_piece(results, name), "+", of_mean=True),
+            mean_and(list(accuracies.values()), ".2f", of_mean=False),
+            mean_and(_differences(results, name, baseline), "+.2f", of_mean=True) if name != baseline else "",
+            mean_and(_in_one_piece(results, name), "+.2f", of_mean=True),
             str(len(accuracies)),
         )
         yield f"| {' | '.join(cells)} |"
@@ -193,17 +193,6 @@ def _in_one_piece(results: Sequence[Result], config: str) -> list[float]:
         for result in results
         if result.trial.config == config and result.whole_accuracy is not None
     ]
-
-
-def _mean_and(values: Sequence[float], sign: str, *, of_mean: bool) -> str:
-    """The mean, and behind it the standard error of that mean or the values' standard deviation, given two values."""
-    if not values:
-        return ""
-    spread = ""
-    if len(values) > 1:
-        deviation = statistics.stdev(values)
-        spread = f" ± {deviation / len(values) ** 0.5 if of_mean else deviation:.2f}"
-    return f"{statistics.mean(values):{sign}.2f}{spread}"
 
 
 if __name__ == "__main__":

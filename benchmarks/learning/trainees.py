@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
+from benchmarks.learning.cut_network import CutNetwork
 from benchmarks.learning.images import Images
 from benchmarks.learning.plan import BATCH_SIZE, NETWORKS, SUITES, Trial
 from shared.codec import FeedbackMode, codec_by_name
@@ -16,14 +17,13 @@ from shared.execution.group import Group
 from shared.execution.group_weights import GroupWeights
 from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
-from shared.execution.split import EDGE, TRAINER, split_placement, split_session
+from shared.execution.split import EDGE, TRAINER
 from shared.execution.step_in_flight import Parcel
 from shared.model.build import build_checked_chain
 from shared.model.chain import Chain
 from shared.placement import Cargo, Placement, Route, Rows, Source, Tile
-from shared.registry import codec_spec
 from shared.training.held_blocks import HeldBlocks
-from shared.training.losses import BatchLoss, LossHead
+from shared.training.losses import BatchLoss, LossHead, whole_loss
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -43,37 +43,27 @@ class Trainee(Protocol):
 
 def make_trainee(trial: Trial, example: Tensor, device: torch.device) -> Trainee:
     """Make what a trial trains. example: inputs of a batch."""
-    return (TrainedGroup if SUITES[trial.suite].members else CutNetwork)(trial, example, device)
+    return (TrainedGroup if SUITES[trial.suite].members else TrainedCut)(trial, example, device)
 
 
-class CutNetwork:
+class TrainedCut:
     """A network whose blocks are cut among workers, and whose scheme changes at milestones."""
 
     def __init__(self, trial: Trial, example: Tensor, device: torch.device) -> None:
-        self._trial, self._cuts = trial, NETWORKS[trial.network].cuts[trial.suite]
-        self._schemes = SUITES[trial.suite].configs[trial.config]
-        self._later = dict(zip(trial.milestones, self._schemes[1:], strict=False))
-        self._chain = _chain(trial, example)
-        self._session = split_session(self._chain, self._cuts, trial.recipe(), self._schemes[0], device)
-
-    def train_epoch(self, epoch: int, batches: Batches) -> Sequence[BatchLoss]:
-        """See `Trainee.train_epoch`; drained at its end, as where each epoch is evaluated."""
-        if epoch in self._later:
-            self._session.change(split_placement(self._chain, self._cuts, self._later[epoch]))
-        steps = self._trial.steps_per_epoch
-        return self._session.train(epoch * steps, (epoch + 1) * steps, batches)
+        first, *later = SUITES[trial.suite].configs[trial.config]
+        schemes = {0: first, **dict(zip(trial.milestones, later, strict=False))}
+        cuts = NETWORKS[trial.network].cuts[trial.suite]
+        self._network = CutNetwork(_chain(trial, example), cuts, trial.recipe(), schemes, device)
+        self.train_epoch = self._network.train_epoch
 
     def accuracy(self, test: Images) -> float:
         """See `Trainee.accuracy`."""
-        return _accuracy(self._session, test, BATCH_SIZE)
+        return accuracy(self._network.evaluate(test.in_order(BATCH_SIZE)))
 
     def whole_accuracy(self, test: Images) -> float | None:
         """See `Trainee.whole_accuracy`."""
-        last = self._schemes[-1]
-        if not codec_spec(last.codec).lossy:
-            return None
-        self._session.change(split_placement(self._chain, self._cuts, replace(last, codec="fp32")))
-        return self.accuracy(test)
+        whole = self._network.evaluate_whole(test.in_order(BATCH_SIZE))
+        return None if whole is None else accuracy(whole)
 
 
 class TrainedGroup:
@@ -109,7 +99,8 @@ class TrainedGroup:
 
     def accuracy(self, test: Images) -> float:
         """See `Trainee.accuracy`: of the first member."""
-        return _accuracy(self._members.member(0), test, self._shard)
+        member = self._members.member(0)
+        return accuracy(whole_loss([member.evaluate(*batch) for batch in test.in_order(self._shard)]))
 
     def whole_accuracy(self, test: Images) -> float | None:  # noqa: ARG002
         """See `Trainee.whole_accuracy`: no feature crosses a cut."""
@@ -166,5 +157,6 @@ def _chain(trial: Trial, example: Tensor) -> Chain:
     return chain
 
 
-def _accuracy(session: InProcessSession, test: Images, batch_size: int) -> float:
-    return sum(session.evaluate(*batch).correct or 0 for batch in test.in_order(batch_size)) / len(test)
+def accuracy(loss: BatchLoss) -> float:
+    """Return the share of samples that were right."""
+    return (loss.correct or 0) / loss.samples

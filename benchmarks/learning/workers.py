@@ -1,10 +1,6 @@
-"""Trainings several at a time, each in a process: a step of so small a network is mostly Python."""
+"""Trials several at a time, each in a process that opens the images once."""
 
-import itertools
-import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -13,6 +9,7 @@ from benchmarks.learning.images import Images, channel_norm, read_split
 from benchmarks.learning.plan import Trial
 from benchmarks.learning.results import Result
 from benchmarks.learning.trial import run_trial
+from benchmarks.support.pooled import run_pooled
 
 
 def run_trials(
@@ -22,19 +19,7 @@ def run_trials(
 
     data: the archive of images. device: torch's name of it. stop_seconds: after which no further training starts.
     """
-    started = time.monotonic()
-    waiting = iter(trials)
-    running: set[Future[Result]] = set()
-    with ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_open, initargs=(data, train_samples, device)
-    ) as pool:
-        while True:
-            free = workers - len(running) if time.monotonic() - started < stop_seconds else 0
-            running |= {pool.submit(_run, trial) for trial in itertools.islice(waiting, free)}
-            if not running:
-                return
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            yield from (future.result() for future in ended)
+    return run_pooled(trials, _run, workers, stop_seconds, _open, data, train_samples, device)
 
 
 _opened: dict[str, tuple[Images, Images, torch.device]] = {}

@@ -1,6 +1,7 @@
 """Figures as people read them and as a file keeps them."""
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +44,20 @@ def seconds_per_step(ends: Sequence[float], warm_up: int, tail: int, segment: in
     """
     steady = ends[warm_up : len(ends) - tail]
     return [(steady[last] - steady[last - segment]) / segment for last in range(segment, len(steady), segment)]
+
+
+def mean_and(values: Sequence[float], form: str, *, of_mean: bool) -> str:
+    """The mean, and behind it the standard error of that mean or the values' standard deviation, given two values.
+
+    form: of the mean, as `+.2f`; the other has no sign.
+    """
+    if not values:
+        return ""
+    spread = ""
+    if len(values) > 1:
+        deviation = statistics.stdev(values)
+        spread = f" ± {deviation / len(values) ** 0.5 if of_mean else deviation:{form.removeprefix('+')}}"
+    return f"{statistics.mean(values):{form}}{spread}"
 
 
 def write_json(path: Path | None, benchmark: str, **content: Any) -> None:

@@ -206,6 +206,12 @@ def _failure(what: str, block: nn.Module, all_entered: FeatureSpecs, cause: Base
             f"; the input is {_named(entered.dtype)} and the weights are {weights}: let the dataset return {weights}, or the "
             f"factory a model of {_named(entered.dtype)}"
         )
+    rows = sorted({part.num_embeddings for part in block.modules() if isinstance(part, nn.Embedding)})
+    if isinstance(cause, IndexError) and rows:
+        advice = (
+            f"; its embeddings have {' or '.join(map(str, rows))} rows: let the dataset's numbers be smaller, or the embedding "
+            "larger"
+        )
     return ModelError(f"{what} on an input of shape {entered.shape}: {' '.join(described(cause).split())}{advice}")
 
 

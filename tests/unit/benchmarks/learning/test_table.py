@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.learning import table
 from benchmarks.learning.plan import SUITES, Trial
-from benchmarks.learning.results import RESULTS, Result, append_result, read_results
+from benchmarks.learning.results import RESULTS, Result, read_results
+from benchmarks.support.json_lines import append_line
 from benchmarks.support.report import replaced
 from shared.errors import DataError
 
@@ -21,7 +22,7 @@ def test_results_come_back_from_their_file(tmp_path):
     assert read_results(path) == []
     kept = [result(), result(seed=1), replace(result(seed=2), train_loss=None)]
     for one in kept:
-        append_result(path, one)
+        append_line(path, one)
     assert read_results(path) == kept
     with path.open("a") as file:
         file.write('{"accuracy": 1}\n')
@@ -59,7 +60,7 @@ def test_a_row_without_all_seeds_is_not_shown_and_is_named():
 def test_fewer_seeds_show_the_rows_that_have_only_these(tmp_path, capsys):
     path = tmp_path / "results.jsonl"
     for one in [*(result(seed=seed) for seed in range(3)), result("k5", seed=0), result("k5", seed=1)]:
-        append_result(path, one)
+        append_line(path, one)
     for seeds, rows in (("0-1", "| 2 |"), ("1", "| 1 |")):
         table.main(["--results", str(path), "--seeds", seeds])
         shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("| serial ", "| k5 "))]
@@ -85,7 +86,7 @@ def test_results_that_do_not_belong_together_make_no_table():
 
 def test_the_table_replaces_what_stood_in_its_place(tmp_path):
     results, document = tmp_path / "results.jsonl", tmp_path / "results.md"
-    append_result(results, result())
+    append_line(results, result())
     (begin, end), others = table.marks("pair"), "\nof others\n".join(table.marks("chain"))
     document.write_text(f"before\n{begin}\nold\n{end}\n{others}\nafter\n")
     for _ in range(2):

