@@ -5,6 +5,7 @@ import asyncio
 import structlog
 
 from edge_agent.sessions.joining import OTHERS_SECONDS
+from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
@@ -29,7 +30,7 @@ async def admit(session: OpenSession, name: str) -> None:
     try:
         if members.are_present([name]):
             await trainer.remind()
-        elif name in members.behind:
+        elif members.status(name) is MemberStatus.BEHIND:
             await _have_nothing(session, trainer)
         else:
             await _join(session, trainer)
@@ -56,7 +57,7 @@ def _trainer(session: OpenSession, name: str) -> TrainerWorker:
     members = session.members
     # A candidate has an id if an earlier admission was interrupted.
     recorded = session.stored.record.trainer_sessions.get(name, "")
-    return members.everybody.get(name) or TrainerWorker(name, members.candidates[name], recorded, session.state)
+    return members.everybody.get(name) or TrainerWorker(name, members.client(name), recorded, session.state)
 
 
 async def _join(session: OpenSession, trainer: TrainerWorker) -> None:

@@ -5,9 +5,10 @@ until a placement needs it (`admission`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.sessions.worker_calls import Standing, Tickets
@@ -31,47 +32,42 @@ class JoinAnswers(NamedTuple):
     """Trainers that answer and have lost the session, with their words."""
 
 
-async def join(session: OpenSession, needed: Collection[str]) -> JoinAnswers:
+async def join(session: OpenSession) -> JoinAnswers:
     """Become the only agent of the session at every trainer, and learn each one's position.
 
-    needed: trainers without which the run cannot continue. Nothing is written on any side while one of them does not
-    answer. Raises the IsthmusError of a needed trainer.
+    Nothing is written on any side while a trainer that is needed does not answer. Raises the IsthmusError of such a trainer.
     """
     members, lost = session.members, dict[str, SessionLostError]()
-    asked = [name for name in members if name in needed or name not in members.absent]
-    serving = await _of_all(session, asked, needed, lambda trainer: trainer.client.check_serving())
+    asked = [name for name in members if members.status(name) is not MemberStatus.ABSENT]
+    serving = await _of_all(session, asked, lambda trainer: trainer.client.check_serving())
 
     async def join_one(trainer: TrainerWorker) -> Standing | None:
         try:
             return await trainer.join()
         except SessionLostError as gone:
-            if trainer.name not in needed:
+            if members.may_miss(trainer.name):
                 raise
             lost[trainer.name] = gone
             return None
 
     await session.state.begin_term()
     try:
-        positions = await _of_all(session, serving, needed, join_one)
+        positions = await _of_all(session, serving, join_one)
     except BusyError:
         if len(members) == 1:  # If several were asked, another may have taken it.
             session.state.save_term()
         raise
-    members.absent.difference_update(positions)
     return JoinAnswers({name: position for name, position in positions.items() if position is not None}, lost)
 
 
 async def clear_others(session: OpenSession, positions: Mapping[str, Standing]) -> None:
     """Make the trainers without blocks hold none in their own records: the next change may give them some."""
-    plan, beginning, holding = session.state.plan, CheckpointName(0, 0), session.members.holders(session.placement)
-    stale = [
-        name
-        for name, at in positions.items()
-        if session.members[name] not in holding
-        and not (at.is_whole and at.placement_version == session.placement.version)
-    ]
-    told = await _of_all(session, stale, (), lambda trainer: trainer.restore(beginning, plan))
-    session.members.behind.difference_update(told)
+    plan, beginning = session.state.plan, CheckpointName(0, 0)
+    in_force = True, session.placement.version
+    idle = {name: at for name, at in positions.items() if session.members.may_miss(name)}
+    stale = [name for name, at in idle.items() if (at.is_whole, at.placement_version) != in_force]
+    told = await _of_all(session, stale, lambda trainer: trainer.restore(beginning, plan))
+    session.members.note_told([*told, *(idle.keys() - stale)])
 
 
 async def restore(
@@ -97,7 +93,6 @@ async def restore(
 async def _of_all(
     session: OpenSession,
     asked: Iterable[str],
-    needed: Collection[str],
     call: Callable[[TrainerWorker], Awaitable[T]],
 ) -> dict[str, T]:
     """Make a call at trainers and return the answers. A trainer that is not needed is absent if it fails, or takes long.
@@ -108,7 +103,7 @@ async def _of_all(
 
     async def ask(name: str) -> None:
         trainer = session.members[name]
-        if name in needed:
+        if not session.members.may_miss(name):
             found[name] = await call(trainer)
             return
         try:

@@ -123,7 +123,7 @@ class LivenessMonitor:
             before, progressed = self._progress(), self._progress() != before
             if progressed:
                 progressed_seconds = time.monotonic()
-                self._session.members.stalled.difference_update(self._session.members.needed)
+                self._session.members.note_progress()
             down = await links.look(is_missed=not (progressed or self._may_rest()))
             if down is not None and answer(TrainersParted(down.seconds)) is Action.END:
                 raise UnreachableError(f"{down.reason}; no step was done for {down.seconds:.0f} s")
@@ -164,7 +164,7 @@ class LivenessMonitor:
             _log.warning("no step is done", worker=worker, reason=stall.reason, seconds=round(stall.seconds, 1))
             session.retry.note_waiting(self, stall.reason)
             if worker not in (None, AGENT):
-                session.members.stalled.add(worker)
+                session.members.note_stall(worker)
                 shared = session.stored.shared is not None
                 self._goes_on_without = shared and await self._stalls.goes_on_without(worker)
         self._stalls.note_stall(stall.reason)

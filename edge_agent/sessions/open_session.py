@@ -8,7 +8,7 @@ from functools import partial
 from edge_agent.coordinator import Coordinator, CoordinatorState
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.members import Members
+from edge_agent.sessions.membership import Membership, MemberStatus
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.stored_session import StoredSession
@@ -27,7 +27,7 @@ REMINDER_SECONDS = 15.0
 class OpenSession:
     """A session that this agent has opened on all trainers with a part in it. Used on the event loop."""
 
-    def __init__(self, state: SessionState, members: Members, retry: Retry) -> None:
+    def __init__(self, state: SessionState, members: Membership, retry: Retry) -> None:
         """retry: the wait for a trainer that is away."""
         self.state = state
         self._members = members
@@ -55,7 +55,7 @@ class OpenSession:
         return self.state.threads
 
     @property
-    def members(self) -> Members:
+    def members(self) -> Membership:
         """Return its trainers."""
         return self._members
 
@@ -67,8 +67,7 @@ class OpenSession:
     def put_into_force(self, plan: PlacementPlan) -> None:
         """Continue under a placement that is in force at every worker. The workers with its blocks are then needed."""
         self.state.plan = plan
-        self.members.needed = [trainer.name for trainer in self.members.holders(plan.placement)]
-        self.members.behind.difference_update(self.members.needed)
+        self.members.need(trainer.name for trainer in self.members.holders(plan.placement))
 
     async def collect(self) -> None:
         """Download the weights of blocks on other workers, so that the user's module is whole.
@@ -104,7 +103,7 @@ class OpenSession:
                 await asyncio.sleep(REMINDER_SECONDS)
                 linked = self.members.holders(self.placement) if self.stored.session_term else []
                 for trainer in set(self.members.values()).difference(linked):
-                    if trainer.name not in self.members.absent:
+                    if self.members.status(trainer.name) is not MemberStatus.ABSENT:
                         with suppress(IsthmusError):  # The next call that needs the session reports the error.
                             await trainer.remind()
 

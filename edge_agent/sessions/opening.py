@@ -12,7 +12,7 @@ from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.group_member import adopt_length, deciding_trainer
 from edge_agent.sessions.links_between import check_links
-from edge_agent.sessions.members import Members
+from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.messages import abandon_at, check_limits, opening_request
 from edge_agent.sessions.open_session import REMINDER_SECONDS, OpenSession
 from edge_agent.sessions.session_record import SessionRecord
@@ -181,7 +181,7 @@ def _session(state: SessionState, clients: Mapping[str, TrainerClient], retry: R
         for name, session_id in record.trainer_sessions.items()
     }
     candidates = {name: client for name, client in clients.items() if name not in trainers}
-    return OpenSession(state, Members(trainers, record.left_out, state.placement, candidates), retry)
+    return OpenSession(state, Membership(trainers, record.left_out, state.placement, candidates), retry)
 
 
 def _open_log(folder: Path | None, record: SessionRecord) -> StepLog | None:

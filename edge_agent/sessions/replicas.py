@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import structlog
 
+from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Transfer, WorkerCalls
 from shared.checkpoint import CheckpointName
@@ -52,7 +53,7 @@ async def replicate(
         except IsthmusError as failure:
             if keeper == AGENT:
                 keep_none(blocks, failure)
-            elif members.may_miss(keeper, placement) and type(failure) not in (RefusedError, BusyError):
+            elif members.may_miss(keeper) and type(failure) not in (RefusedError, BusyError):
                 members.miss(keeper, str(failure))
             elif isinstance(failure, FencedError | SessionLostError):
                 raise
@@ -77,7 +78,7 @@ async def replicate(
         return experiment.may_keep(block, worker) and not (worker in members.refusing and experiment.is_raw(block))
 
     while True:
-        there = [worker for worker in members if worker not in members.absent]
+        there = [worker for worker in members if members.status(worker) is not MemberStatus.ABSENT]
         keepers = replica_keepers(placement, there, left, may_keep, members.keeper)
         if not keepers:
             has_parts = any(placement.owner(block) != AGENT for block in range(placement.blocks))

@@ -5,6 +5,7 @@ import asyncio
 import structlog
 
 from edge_agent.sessions.admission import admit, release, release_stand_ins
+from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import CheckpointShared
@@ -56,7 +57,7 @@ class Admissions:
 
     async def _tell_those_behind(self) -> None:
         """Have trainers without blocks forget those that they had, unless they are released soon."""
-        for name in self._session.members.behind & self._deployer.named:
+        for name in self._deployer.named.intersection(self._session.members.named(MemberStatus.BEHIND)):
             try:
                 await admit(self._session, name)
             except IsthmusError as failure:

@@ -13,7 +13,7 @@ import structlog
 from edge_agent.coordinator import Action, ChangeDone, ChangeDue, ChangeFailed
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
-from edge_agent.sessions.members import newcomers
+from edge_agent.sessions.membership import newcomers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Tickets
 from edge_agent.training.choosers import Chooser
@@ -239,8 +239,8 @@ class Deployer:
     async def back(self) -> list[str]:
         """List the trainers that were left out and answer again, but for those that answered all the time."""
         members = self._session.members
-        asked = {name: member.client for name, member in members.left_out.items() if name not in members.stalled}
-        answers = await gathered(*(_answers(client) for client in asked.values()))
+        asked = [name for name in members.left_out if name not in members.stalled]
+        answers = await gathered(*(_answers(members.client(name)) for name in asked))
         return [name for name, answered in zip(asked, answers, strict=True) if answered]
 
     async def change_now(self, next_step: int) -> Tickets | None:

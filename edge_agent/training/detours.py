@@ -66,7 +66,7 @@ class Detours:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             members = self._session.members
-            for name in self._ways.keys() & members.candidates.keys():
+            for name in self._ways.keys() & {*members.candidates}:
                 await self._go(name, None)  # It was released.
             missed = members.needed if self._session.retry.reasons else [*self._down.intersection(members)]
             for name in missed:

@@ -10,6 +10,7 @@ import structlog
 from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.sessions.admission import admit
 from edge_agent.sessions.links_between import missing_links
+from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.successors import successors
 from shared.errors import IsthmusError
@@ -31,7 +32,8 @@ async def appoint_keeper(session: OpenSession, placement: Placement) -> None:
     if config.placement.given or config.checkpoints.replicas != 1 or len(holding) != 1:
         members.keeper = None
         return
-    if members.keeper in members and members.keeper not in {*members.absent, *holding}:
+    absent = members.named(MemberStatus.ABSENT)
+    if members.keeper in members and members.keeper not in {*absent, *holding}:
         return
     members.keeper = None
     others = [trainer.name for trainer in config.all_trainers if trainer.name not in holding]

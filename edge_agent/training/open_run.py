@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.members import Members
+from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.choosers import Chooser
 from shared.checkpoint import CheckpointName
@@ -20,7 +20,7 @@ class _Session(Protocol):
         """Return the experiment that is trained."""
 
     @property
-    def members(self) -> Members:
+    def members(self) -> Membership:
         """Return its trainers."""
 
     @property

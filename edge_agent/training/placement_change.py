@@ -14,7 +14,7 @@ import structlog
 from edge_agent.sessions.admission import admit
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.links_between import check_links, links_between, missing_links
-from edge_agent.sessions.members import newcomers
+from edge_agent.sessions.membership import newcomers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Call, Change, Tickets, Transfer, WorkerCalls
 from shared.client.retry import Retry
@@ -93,7 +93,6 @@ async def change_placement(
         await device.give_up()
         raise
     await device.commit(change)
-    session.members.behind.update(newcomers(placement, session.placement))
     session.put_into_force(change.plan)
     seconds = time.monotonic() - started
     _log.info("placement changed", step=next_step, version=placement.version, seconds=round(seconds, 3))

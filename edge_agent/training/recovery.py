@@ -89,8 +89,8 @@ class Recovery:
         coordinator, before = session.coordinator, session.placement
         if coordinator.state.goes_back:
             before = await session.threads.disk.run(placement_to_go_on_with, session.stored, session.experiment)
-        members.needed = [name for name in members if held_blocks(before, name) or name in self._also_needed]
-        joined = await join(session, members.needed)
+        members.need(name for name in members if held_blocks(before, name) or name in self._also_needed)
+        joined = await join(session)
         positions = joined.positions
         behind = [name for name in members.needed if members[name].is_blank or not self._goes_on(positions.get(name))]
         answered = TrainersAnswered(some_lost=bool(behind), may_begin_again=all(map(self.may_begin_again, behind)))

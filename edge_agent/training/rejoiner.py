@@ -50,7 +50,7 @@ class Rejoiner:
         self._recovery = Recovery(session, device)
         self._spacing = Spacing()
         self._stood_in: dict[str, str] = {}
-        """Stand-ins that were told of; see `Members.stand_ins`."""
+        """Stand-ins that were told of; see `Membership.stand_ins`."""
         self.liveness = LivenessMonitor(
             session,
             done_step,
@@ -69,7 +69,7 @@ class Rejoiner:
             except IsthmusError as failure:
                 await self.mend(failure)
         session, recorded = self._session, self._session.stored.record.left_out
-        left_out = session.members.left_out.keys()
+        left_out = {*session.members.left_out}
         if left_out != set(recorded):
             await session.threads.disk.run(session.stored.set_left_out, left_out)
         if replaced := sorted(left_out - set(recorded)):

@@ -19,7 +19,7 @@ import structlog
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
-from edge_agent.sessions.members import Members
+from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.session_state import SessionState
@@ -201,7 +201,7 @@ def live_through(outages: list[Outage], seconds: float) -> Months:
             cast(PlacementPlan, SimpleNamespace(placement=two_workers("edge", "trainer", 1, 2, 1))),
         )
         member = TrainerWorker("trainer", cast(TrainerClient, trainer), "s", state)
-        session = OpenSession(state, Members({"trainer": member}, (), state.placement, {}), Retry(None))
+        session = OpenSession(state, Membership({"trainer": member}, (), state.placement, {}), Retry(None))
         training = asyncio.create_task(_train(session, executor))
         began = time.monotonic()
         await executor.up.wait()

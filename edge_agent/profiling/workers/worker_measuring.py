@@ -86,7 +86,8 @@ class WorkerMeasuring:
         IsthmusError."""
         try:
             await self._measure_workers(session, threads, emit)
-            await join(session, [*session.members])  # trainers measure links for an agent alone that has the session
+            session.members.need(session.members)
+            await join(session)  # trainers measure links for an agent alone that has the session
             await self._measure_links(session, emit)
         finally:
             await asyncio.to_thread(self._parts.save)

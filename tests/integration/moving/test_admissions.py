@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edge_agent import run_training
-from edge_agent.sessions.members import Members
+from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED
@@ -19,7 +19,7 @@ TEST = 'data.test={factory="tests.support.samples:FlatDigits", kwargs={split="te
 
 
 async def test_a_trainer_that_is_admitted_during_an_evaluation_does_not_end_the_run(monkeypatch):
-    deployers, admitted, admit, evaluation = [], asyncio.Event(), Members.admit, TrainerWorker.evaluation
+    deployers, admitted, admit, evaluation = [], asyncio.Event(), Membership.admit, TrainerWorker.evaluation
 
     def admitting(members, trainer):
         admit(members, trainer)
@@ -32,7 +32,7 @@ async def test_a_trainer_that_is_admitted_during_an_evaluation_does_not_end_the_
             await admitted.wait()
             yield answer
 
-    monkeypatch.setattr(Members, "admit", admitting)
+    monkeypatch.setattr(Membership, "admit", admitting)
     monkeypatch.setattr(TrainerWorker, "evaluation", begun_while_another_is_admitted)
     async with running_trainer(PEERS_ALLOWED) as here, running_trainer(PEERS_ALLOWED) as there:
         trainers = f'trainers=[{{name="here", address="{here.address}"}}, {{name="there", address="{there.address}"}}]'

@@ -31,7 +31,7 @@ async def silent_address():
 
 
 async def test_a_handover_to_it_is_refused_and_the_run_goes_on(silent_address, monkeypatch):
-    monkeypatch.setattr("edge_agent.sessions.members.LEAST_OPENING_SECONDS", 0.1)
+    monkeypatch.setattr("edge_agent.sessions.membership.LEAST_OPENING_SECONDS", 0.1)
     asked = asyncio.get_running_loop().create_future()
 
     def begin(deployer):

@@ -10,14 +10,18 @@ import pytest
 
 from edge_agent.coordinator import Coordinator, CoordinatorState, Phase, TrainersJoined
 from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, LivenessMonitor
+from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.stand_ins import StandIns
 from edge_agent.sessions.step_watch import Stall
 from shared.checkpoint import CheckpointName
 from shared.client.retry import Retry
 from shared.errors import BusyError, StalledError, UnreachableError
-from shared.placement import AGENT
+from shared.placement import AGENT, Placement, Rows, Source, Tile
 
 LIMIT_SECONDS, CALL_SECONDS = 30.0, 300.0
+WHOLE = Rows(0, 8)
+TILES = tuple(Tile(name, block, block + 1, WHOLE) for block, name in enumerate(("near", "far", "cloud")))
+PLACEMENT = Placement(0, 3, 8, (AGENT, "near", "far", "cloud"), TILES, (Source(AGENT, WHOLE),))
 _let_others_run = functools.partial(asyncio.sleep, 0)
 
 
@@ -31,21 +35,6 @@ class Trainer:
         self.asked += 1
         if self.says is not None:
             raise self.says
-
-
-class Needed(dict):
-    """Trainers by name, all of which the run needs."""
-
-    def __init__(self, trainers):
-        super().__init__(trainers)
-        self.stalled, self.left_out = set(), []
-
-    def leave_out(self, names):
-        self.left_out += names
-
-    @property
-    def needed(self):
-        return list(self)
 
 
 def configured(name, replace_after_seconds):
@@ -66,9 +55,9 @@ def trainers():
 @pytest.fixture
 def session(trainers):
     plan = SimpleNamespace(training=SimpleNamespace(links=()), evaluation=SimpleNamespace(links=()))
-    everybody = {name: SimpleNamespace(client=client) for name, client in trainers.items()}
+    everybody = {name: SimpleNamespace(name=name, client=client) for name, client in trainers.items()}
     return SimpleNamespace(
-        members=Needed(everybody),
+        members=Membership(everybody, (), PLACEMENT, {}),
         state=SimpleNamespace(plan=plan),
         stored=SimpleNamespace(shared=CheckpointName(0, 1)),
         retry=Retry(None),
@@ -245,7 +234,7 @@ async def test_a_trainer_that_holds_a_step_up_is_left_as_one_that_is_away(sessio
     assert session.members.left_out == ["near"]
     assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + 2 * LOOK_SECONDS
     assert set(steps.noted) == {"near holds up"}, "whoever waits for a boundary is told"
-    assert session.members.stalled == {"near"}, "it answers, and gets nothing by itself"
+    assert session.members.stalled == ["near"], "it answers, and gets nothing by itself"
 
 
 async def test_one_whose_blocks_a_checkpoint_has_elsewhere_is_left_at_once(session, seconds):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_agent.sessions.members import Members
+from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.replicas import Replicated, bring_replicas_by_any_way, replicate
 from shared.checkpoint import CheckpointName
 from shared.errors import BusyError, FencedError, NotStoredError, RefusedError, StorageError, UnreachableError
@@ -20,7 +20,7 @@ class Worker:
     """A worker that keeps what it is given, but no block of those at which it fails."""
 
     def __init__(self, name, failure=None, at=()):
-        self.name, self.failure, self.at, self.kept = name, failure, {*at}, []
+        self.name, self.client, self.failure, self.at, self.kept = name, None, failure, {*at}, []
 
     def give(self, receiver, transfer):
         async def bring():
@@ -34,7 +34,7 @@ class Worker:
 async def replicated(failure, at, failure_of_device=None):
     """The blocks that each worker keeps after far has failed at some, and what is said of the replicas."""
     near, far, device = Worker("near"), Worker("far", failure, at), Worker(AGENT, failure_of_device, range(4))
-    members = Members({"near": near, "far": far}, (), PLACEMENT, {})
+    members = Membership({"near": near, "far": far}, (), PLACEMENT, {})
     experiment = SimpleNamespace(chain=chain_of(dropping()), is_raw=lambda block: block == 0, may_keep=lambda *_: True)
     said = await replicate(SimpleNamespace(members=members, experiment=experiment), device, NAME, PLACEMENT)
     return {worker.name: sorted(worker.kept) for worker in (device, near, far)}, said
