@@ -6,8 +6,8 @@ Others notice, tell what has happened, and carry out the answer. `python -m edge
 from edge_agent.coordinator.actions import Action
 from edge_agent.coordinator.decide import Coordinator, decide
 from edge_agent.coordinator.events import (
+    BoundaryReached,
     ChangeDone,
-    ChangeDue,
     ChangeFailed,
     GoodWeightsWanted,
     LinkEnded,
@@ -32,8 +32,8 @@ from edge_agent.coordinator.state import CoordinatorState, Phase
 
 __all__ = [
     "Action",
+    "BoundaryReached",
     "ChangeDone",
-    "ChangeDue",
     "ChangeFailed",
     "Coordinator",
     "CoordinatorState",

@@ -1,5 +1,6 @@
 """The decision after an event: a pure function of the state and the event, and the value that it keeps."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -66,6 +67,12 @@ class Coordinator:
 
     def __init__(self, state: CoordinatorState) -> None:
         self.state = state
+        self._note_phase: Callable[[Phase], object] = lambda _phase: None
+
+    def watch(self, note_phase: Callable[[Phase], object]) -> None:
+        """Have the phase of now noted, and each that begins after it."""
+        self._note_phase = note_phase
+        note_phase(self.state.phase)
 
     def answer(self, event: RunEvent) -> Action:
         """Return what would follow from an event that is not told yet."""
@@ -73,5 +80,8 @@ class Coordinator:
 
     def tell(self, event: RunEvent) -> Action:
         """Note an event, and return what follows from it."""
+        before = self.state.phase
         action, self.state = decide(self.state, event)
+        if self.state.phase is not before:
+            self._note_phase(self.state.phase)
         return action

@@ -112,13 +112,24 @@ class TrainersJoined(RunEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeDue(RunEvent):
-    """Another placement is to come into force at this boundary."""
+class BoundaryReached(RunEvent):
+    """Nothing is in flight at a boundary of steps."""
+
+    is_end: bool
+    """True if all steps are done."""
+    is_leaving: bool
+    """True for a member of a group that leaves it after a step that is still to do."""
+    must_stop: bool
+    """True if the run is to stop, or a trainer is about to, and nobody takes over."""
+    is_change_due: bool
+    """True if another placement is requested, and its trainers are prepared for it."""
+    is_paused: bool
+    """True if an operator pauses the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeDone(RunEvent):
-    """The other placement is in force."""
+    """The other placement is in force, or was taken back before any trainer heard of it."""
 
 
 @dataclass(frozen=True, slots=True)

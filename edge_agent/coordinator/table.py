@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from edge_agent.coordinator.actions import Action
 from edge_agent.coordinator.events import (
+    BoundaryReached,
     ChangeDone,
-    ChangeDue,
     ChangeFailed,
     GoodWeightsWanted,
     LinkEnded,
@@ -218,7 +218,22 @@ ROWS = (
     ),
     TableRow(TrainersAnswered, "", _always, *_everywhere(A.GO_BACK)),
     TableRow(TrainersJoined, "", _always, A.TRAIN, A.TRAIN, A.TRAIN, A.FINISH),
-    TableRow(ChangeDue, "", _always, *_everywhere(A.CHANGE)),
+    TableRow(BoundaryReached, "all steps are done", lambda _, told: told.is_end, *_everywhere(A.FETCH)),
+    TableRow(
+        BoundaryReached,
+        "this device leaves its group after a step that is still to do",
+        lambda _, told: told.is_leaving,
+        *_everywhere(A.TRAIN),
+    ),
+    TableRow(
+        BoundaryReached,
+        "the run is to stop, or a trainer is about to, and nobody takes over",
+        lambda _, told: told.must_stop,
+        *_everywhere(A.CHECKPOINT),
+    ),
+    TableRow(BoundaryReached, "another placement is due", lambda _, told: told.is_change_due, *_everywhere(A.CHANGE)),
+    TableRow(BoundaryReached, "an operator pauses the run", lambda _, told: told.is_paused, *_everywhere(A.PAUSE)),
+    TableRow(BoundaryReached, "", _always, *_everywhere(A.TRAIN)),
     TableRow(ChangeDone, "", _always, *_everywhere(A.TRAIN)),
     TableRow(
         ChangeFailed,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from edge_agent.coordinator import Action, ChangeDone, ChangeDue, ChangeFailed
+from edge_agent.coordinator import Action, ChangeDone, ChangeFailed
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.membership import newcomers
@@ -263,7 +263,6 @@ class Deployer:
 
     async def _change(self, wish: _Wish, next_step: int) -> Tickets | None:
         before, tell = self._session.placement, self._session.coordinator.tell
-        tell(ChangeDue())
         moves_blocks = wish.placement.tiles != before.tiles
         wish.attempts += 1
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from edge_agent.coordinator import Coordinator, Phase
 from edge_agent.training.choosers import Chooser
 from shared.events import Emit, Event
 from shared.placement import Deployment, Link, Placement
@@ -20,6 +21,7 @@ class Activity(Enum):
     """Activities of a run. The names are those of `RunState` in protos/isthmus/v1/control.proto, which explains each."""
 
     OPENING = auto()
+    JOINING = auto()
     TRAINING = auto()
     PAUSED = auto()
     EVALUATING = auto()
@@ -28,6 +30,14 @@ class Activity(Enum):
     STOPPING = auto()
     FINISHING = auto()
     ENDED = auto()
+
+
+_ACTIVITIES = {
+    Phase.JOINING: Activity.JOINING,
+    Phase.TRAINING: Activity.TRAINING,
+    Phase.CHANGING: Activity.MIGRATING,
+    Phase.ENDING: Activity.FINISHING,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,23 +212,21 @@ class BeganAgain(Event):
 
 
 class CurrentActivity:
-    """The activity of a run, with an event when it changes."""
+    """The activity of a run, with an event when it changes: the phase of the run, or what it does at a boundary."""
 
-    def __init__(self, emit: Emit) -> None:
+    def __init__(self, coordinator: Coordinator, emit: Emit) -> None:
+        self._coordinator = coordinator
         self._emit = emit
-        self._now = Activity.OPENING
+        coordinator.watch(self._begin)
 
-    def begin(self, activity: Activity) -> None:
-        """Begin this activity."""
-        self._now = activity
-        self._emit(ActivityChanged(activity))
+    def _begin(self, phase: Phase) -> None:
+        self._emit(ActivityChanged(_ACTIVITIES[phase]))
 
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """Have this activity while the body runs, and then the one before."""
-        before = self._now
-        self.begin(activity)
+        """Have this activity while the body runs, and then that of the phase."""
+        self._emit(ActivityChanged(activity))
         try:
             yield
         finally:
-            self.begin(before)
+            self._begin(self._coordinator.state.phase)

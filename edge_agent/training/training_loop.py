@@ -6,12 +6,11 @@ changed, or an operator awaited. Used on the event loop.
 
 import asyncio
 import time
-from enum import Enum, auto
 from functools import partial
 
 import structlog
 
-from edge_agent.coordinator import Action, GoodWeightsWanted, StepsDone, StopReached
+from edge_agent.coordinator import Action, BoundaryReached, ChangeDone, GoodWeightsWanted, StepsDone, StopReached
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
@@ -51,16 +50,6 @@ from shared.runtime.run_unless_failed import run_unless_failed
 _log = structlog.get_logger(__name__)
 
 
-class _End(Enum):
-    """The reason why steps under one placement have ended."""
-
-    DONE = auto()
-    CHANGE = auto()
-    """Another placement is requested, or could not come into force."""
-    STOP = auto()
-    """A trainer is about to stop, or this run is."""
-
-
 class TrainingLoop:
     """The training in one session. Made and used on the event loop; `close` ends it."""
 
@@ -96,7 +85,7 @@ class TrainingLoop:
         self._boundary = boundary
         self._emit = emit
         self._statistics = statistics
-        self.activity = CurrentActivity(emit)
+        self._activity = CurrentActivity(session.coordinator, emit)
         self._worker = device.placed
         self.checkpointer = Checkpointer(config.checkpoints, session, device, boundary, emit)
         self._changed_step: int | None = None
@@ -160,14 +149,14 @@ class TrainingLoop:
         tell = self._session.coordinator.tell
         joined = await self._rejoiner.join()
         try:
-            end = await self._rejoiner.liveness.watch_over(self._go_on(joined))
+            action = await self._rejoiner.liveness.watch_over(self._go_on(joined))
         except IsthmusError as failure:
             await self._rejoiner.mend(failure)
             return Action.JOIN
-        match end:
-            case _End.DONE:
+        match action:
+            case Action.FETCH:
                 return tell(StepsDone())
-            case _End.STOP:
+            case Action.CHECKPOINT:
                 return tell(StopReached(self._pause.shutdown.requested))
             case _:  # what the trainers are joined for has been told where it was noticed
                 return Action.JOIN
@@ -186,29 +175,27 @@ class TrainingLoop:
         await self.checkpointer.stop()
         await self._worker.stop()
 
-    async def _go_on(self, joined: Rejoined | Restored) -> _End:
-        """Do the remaining steps, under one placement after the other, and bring the weights home. Returns why it has ended."""
+    async def _go_on(self, joined: Rejoined | Restored) -> Action:
+        """Do the remaining steps, under one placement after the other, and bring the weights home. Returns the last answer at a
+        boundary: CHANGE where the other placement could not come into force."""
         while True:
             if self._is_unseated:
-                step = await begin_in_group(self._session, self._worker)
+                with self._activity.during(Activity.JOINING):
+                    step = await begin_in_group(self._session, self._worker)
                 joined, self._is_unseated = Restored(joined.tickets, step, {}, is_replanned=False), False
             if isinstance(joined, Restored):
                 await self._restart(joined)
             await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))
-            self.activity.begin(Activity.TRAINING)
             links = Links(self._session, self._worker.executor, self._emit)
             async with links as self._links, meanwhile(self._admissions.keep()):
                 plan = self._session.state.plan
                 self._emit(Placed(plan.placement, plan.training.links, self.deployer.deployment_in_force))
-                end = await self._do_steps(self._links)
-            if end is _End.DONE:
-                self.activity.begin(Activity.FINISHING)
-                await self._session.collect()
-            if end is not _End.CHANGE:
-                return end
-            with self.activity.during(Activity.MIGRATING):
-                if (changed := await self._change_placement()) is None:
-                    return end
+                action = await self._do_steps(self._links)
+            if action is Action.FETCH:
+                with self._activity.during(Activity.FINISHING):
+                    await self._session.collect()
+            if action is not Action.CHANGE or (changed := await self._change_placement()) is None:
+                return action
             joined = changed
 
     def _may_change(self) -> bool:
@@ -221,35 +208,30 @@ class TrainingLoop:
         self._changed_step = self.step
         self.deployer.follow_schedules(self.step)  # whatever was requested since the boundary
         if not self.deployer.is_ready:  # it was taken back since, and no trainer has heard of it
-            return Rejoined(await self._session.retry.run(partial(tickets_in_force, self._session, self.step)))
+            in_force = await self._session.retry.run(partial(tickets_in_force, self._session, self.step))
+            self._session.coordinator.tell(ChangeDone())
+            return Rejoined(in_force)
         if (tickets := await self.deployer.change_now(self.step)) is None:
             return None
         self._aggregator.begin_again()
         self.checkpointer.ask_here()  # going back then never moves blocks back
         return Rejoined(tickets)
 
-    async def _do_steps(self, linked: Links) -> _End:
-        steps = self._experiment.steps
-        async with self.step_runner.batches_from(self._worker.executor.window.fed, steps) as batches:
+    async def _do_steps(self, linked: Links) -> Action:
+        """Do steps under the placement in force. Returns the answer at the boundary where they end."""
+        async with self.step_runner.batches_from(self._worker.executor.window.fed, self._experiment.steps) as batches:
             # Finish the batches that a lost link has left.
             taken = self._worker.executor.window.fed
             await self.step_runner.do(linked, batches, self._experiment.recipe.boundary_from(taken))
             while True:
                 await self._evaluate_if_due()
-                if self.step == steps:
-                    if self._leaving.is_under_way:
-                        await self._take_last_checkpoint()  # the trainer may be gone before its blocks have come home
-                    return _End.DONE
-                if (end := await self._at_boundary()) is not None:
-                    return end
-                if self._pause.requested:
-                    with self.activity.during(Activity.PAUSED):
-                        end = await self._stay_paused(linked)
-                    if end is not None:
-                        return end
-                else:
-                    await self.step_runner.do(linked, batches, self._next_stop_step())
-                    self._emit(Drained())
+                action = await self._at_boundary()
+                if action is Action.PAUSE:
+                    action = await self._stay_paused(linked)
+                if action is not Action.TRAIN:
+                    return action
+                await self.step_runner.do(linked, batches, self._next_stop_step())
+                self._emit(Drained())
 
     def _next_stop_step(self) -> int:
         """Return the latest end of the next stretch. It is not each epoch's end: draining takes time."""
@@ -261,28 +243,36 @@ class TrainingLoop:
         ends += [position for position in self._experiment.scheduled_steps if position > step][:1]
         return boundary_from(self.checkpointer.next_stop_step(step, min(ends)))
 
-    async def _at_boundary(self) -> _End | None:
-        """Do the work that waited for a moment with nothing in flight. Returns why the links have to end, if they have to."""
-        self._boundary.clear_request()  # later requests may need another boundary
-        if await self._exit.has_a_step_left(self.step):
-            return None
-        if self._pause.shutdown.requested or self._leaving.must_stop:
+    async def _at_boundary(self) -> Action:
+        """Do the work that waited for a moment with nothing in flight. Returns what follows."""
+        is_end = self.step == self._experiment.steps
+        if not is_end:
+            self._boundary.clear_request()  # later requests may need another boundary
+        is_leaving = not is_end and await self._exit.has_a_step_left(self.step)
+        if not (is_end or is_leaving or self._must_stop):
+            if self.checkpointer.due(self.step):
+                await self._checkpoint()
+            self.deployer.follow_schedules(self.step)
+        told = BoundaryReached(is_end, is_leaving, self._must_stop, self.deployer.is_due, self._pause.requested)
+        action = self._session.coordinator.tell(told)
+        # A trainer that is about to stop may be gone before its blocks have come home, or its successor has refused them.
+        may_lose_blocks = action in (Action.FETCH, Action.CHANGE) and self._leaving.is_under_way
+        if action is Action.CHECKPOINT:
             self._leaving.must_stop = False
+        if action is Action.CHECKPOINT or may_lose_blocks:
             await self._take_last_checkpoint()
-            return _End.STOP
-        if self.checkpointer.due(self.step):
-            await self._checkpoint()
-        self.deployer.follow_schedules(self.step)
-        if self.deployer.is_due and self.deployer.leaves_a_stopping_trainer:
-            await self._take_last_checkpoint()  # its successor may still refuse, and it is joined no more
-        return _End.CHANGE if self.deployer.is_due else None
+        return action
+
+    @property
+    def _must_stop(self) -> bool:
+        return self._pause.shutdown.requested or self._leaving.must_stop
 
     async def _evaluate_if_due(self) -> None:
         experiment, step = self._experiment, self.step
         due = step == experiment.steps or experiment.recipe.is_due(step, self._evaluation_steps)
         if experiment.evaluation is None or step == self._evaluated_step or not due:
             return
-        with self.activity.during(Activity.EVALUATING):
+        with self._activity.during(Activity.EVALUATING):
             found = await self._evaluator.evaluate(self._worker, experiment.evaluation)
         self._emit(Evaluated(found.accuracy, found.loss))
         # A boundary may be some batches into the next epoch.
@@ -290,16 +280,17 @@ class TrainingLoop:
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy)
         self._evaluated_step = step
 
-    async def _stay_paused(self, linked: Links) -> _End | None:
-        """Stand still until the run is released. Work for a boundary is done meanwhile. See `_at_boundary`."""
+    async def _stay_paused(self, linked: Links) -> Action:
+        """Stand still until something else follows. Work for a boundary is done meanwhile. See `_at_boundary`."""
         _log.info("standing still")
-        with self._pause.standing_still():
-            while self._pause.requested:
+        action = Action.PAUSE
+        with self._activity.during(Activity.PAUSED), self._pause.standing_still():
+            while action is Action.PAUSE:
                 await run_unless_failed(self._pause.wait(), self._worker.executor.failure, linked.failure)
-                if (end := await self._at_boundary()) is not None:
-                    return end
-        _log.info("going on")
-        return None
+                action = await self._at_boundary()
+        if action is Action.TRAIN:
+            _log.info("going on")
+        return action
 
     async def _checkpoint(self) -> None:
         started = time.monotonic()

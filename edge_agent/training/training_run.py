@@ -15,7 +15,7 @@ from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.divergence import check_weights, first_not_finite, with_outcome
 from edge_agent.training.evaluation import Evaluation, evaluated_whole
-from edge_agent.training.events import Activity, CheckpointShared
+from edge_agent.training.events import CheckpointShared
 from edge_agent.training.pause import Pause
 from edge_agent.training.result import Summary, TrainingResult
 from edge_agent.training.statistics import Statistics
@@ -134,7 +134,6 @@ class TrainingRun:
         The weights in memory are useless: they were updated after the loss that showed the divergence.
         """
         session, stored = self.session, self.session.stored
-        self.training.activity.begin(Activity.FINISHING)
         try:
             while stored.shared is not None:
                 await self.training.go_back()

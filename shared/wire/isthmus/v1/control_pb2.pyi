@@ -47,6 +47,8 @@ class _RunStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunState.Val
     """All steps are done; the agent downloads the cloud's blocks and writes results."""
     RUN_STATE_ENDED: _RunState.ValueType  # 9
     """The run is over."""
+    RUN_STATE_JOINING: _RunState.ValueType  # 10
+    """Joins the trainers, at the beginning or after a loss; all may go back to a checkpoint. A member waits for its group."""
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
     """What a run is doing."""
@@ -71,6 +73,8 @@ RUN_STATE_FINISHING: RunState.ValueType  # 8
 """All steps are done; the agent downloads the cloud's blocks and writes results."""
 RUN_STATE_ENDED: RunState.ValueType  # 9
 """The run is over."""
+RUN_STATE_JOINING: RunState.ValueType  # 10
+"""Joins the trainers, at the beginning or after a loss; all may go back to a checkpoint. A member waits for its group."""
 Global___RunState: _TypeAlias = RunState  # noqa: Y015
 
 class _LogLevel:

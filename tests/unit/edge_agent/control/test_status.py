@@ -3,8 +3,9 @@
 import pytest
 
 from edge_agent.control.status import session_statuses
+from edge_agent.coordinator import BoundaryReached, ChangeDone, Coordinator, CoordinatorState, StepsDone, TrainersJoined
 from edge_agent.sessions.session_record import SessionRecord
-from edge_agent.training.events import Activity
+from edge_agent.training.events import Activity, CurrentActivity
 from shared.checkpoint import CheckpointName
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
@@ -14,6 +15,17 @@ def test_every_activity_has_its_name_in_the_contract():
         return {name.removeprefix(prefix) for name in enum.DESCRIPTOR.values_by_name} - {"UNSPECIFIED"}
 
     assert {activity.name for activity in Activity} == names(pb.RunState, "RUN_STATE_")
+
+
+def test_the_state_is_the_phase_of_the_run_or_what_it_does_at_a_boundary():
+    seen, coordinator = [], Coordinator(CoordinatorState())
+    activity = CurrentActivity(coordinator, lambda event: seen.append(event.activity))
+    coordinator.tell(TrainersJoined())
+    with activity.during(Activity.PAUSED):
+        coordinator.tell(BoundaryReached(False, False, False, is_change_due=True, is_paused=True))
+    coordinator.tell(ChangeDone())
+    coordinator.tell(StepsDone())
+    assert [one.name for one in seen] == ["JOINING", "TRAINING", "PAUSED", *2 * ["MIGRATING"], "TRAINING", "FINISHING"]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from edge_agent.coordinator import (
     Action,
+    BoundaryReached,
     ChangeDone,
-    ChangeDue,
     ChangeFailed,
     Coordinator,
     CoordinatorState,
@@ -46,6 +46,10 @@ ANSWERED = TrainersAnswered(some_lost=False, may_begin_again=True)
 
 def failed(failure, done_step=5, begun_step=5, *, is_own=False):
     return WorkFailed(failure, is_own, done_step, begun_step)
+
+
+def boundary(*, is_end=False, is_leaving=False, must_stop=False, is_change_due=False, is_paused=False):
+    return BoundaryReached(is_end, is_leaving, must_stop, is_change_due, is_paused)
 
 
 def gone(*, has_checkpoint=False, is_closed=False, steps=0, is_member=False):
@@ -136,12 +140,42 @@ def test_a_resumed_run_goes_back_first():
 
 def test_nobody_stands_in_while_a_placement_comes_into_force_or_all_go_back(training):
     assert training.tell(AWAY) is Action.STAND_IN
-    assert training.tell(ChangeDue()) is Action.CHANGE
+    assert training.tell(boundary(is_change_due=True)) is Action.CHANGE
     assert training.tell(AWAY) is Action.WAIT
     assert training.tell(ChangeDone()) is Action.TRAIN
     assert training.tell(AWAY) is Action.STAND_IN
     training.tell(TrainersAnswered(some_lost=True, may_begin_again=False))
     assert training.tell(AWAY) is Action.WAIT
+
+
+@pytest.mark.parametrize(
+    ("told", "answer"),
+    [
+        ({}, Action.TRAIN),
+        ({"is_paused": True}, Action.PAUSE),
+        ({"is_paused": True, "is_change_due": True}, Action.CHANGE),
+        ({"is_paused": True, "is_change_due": True, "must_stop": True}, Action.CHECKPOINT),
+        ({"must_stop": True, "is_leaving": True}, Action.TRAIN),
+        ({"must_stop": True, "is_end": True}, Action.FETCH),
+    ],
+)
+def test_at_a_boundary_a_stop_comes_before_another_placement_and_that_before_a_pause(training, told, answer):
+    assert training.tell(boundary(**told)) is answer
+    assert training.state.phase is (Phase.CHANGING if answer is Action.CHANGE else Phase.TRAINING)
+
+
+def test_each_phase_is_noted_once_as_it_begins():
+    noted, coordinator = [], Coordinator(CoordinatorState())
+    coordinator.watch(noted.append)
+    for told in (
+        SessionBegun(is_resumed=False, is_again=False),
+        TrainersJoined(),
+        boundary(),
+        failed(LOST),
+        failed(GONE),
+    ):
+        coordinator.tell(told)
+    assert noted == [Phase.JOINING, Phase.TRAINING, Phase.JOINING, Phase.ENDING]
 
 
 def test_a_trainer_that_stops_is_waited_for_and_a_stop_that_is_asked_for_ends_training(training):
@@ -173,7 +207,7 @@ def test_a_run_that_has_ended_brings_good_weights_home_and_mends_nothing(trainin
 def test_a_placement_is_asked_for_again_where_what_stopped_it_may_pass(training, failure, answers):
     given = []
     for attempt, answer in enumerate(answers, start=1):
-        training.tell(ChangeDue())
+        training.tell(boundary(is_change_due=True))
         given.append(training.tell(ChangeFailed(failure, attempt)))
         assert training.state.phase is (Phase.ENDING if answer is Action.END else Phase.JOINING)
         training.tell(TrainersJoined())
