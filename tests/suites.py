@@ -126,6 +126,7 @@ def _run_here(suite: Path, told: Sequence[str], output: Path) -> None:
     file = os.open(output, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
         os.dup2(file, standard)
+    sys.dont_write_bytecode = False
     imported = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"  # hypothesis was, before the fork
     sys.exit(pytest.main(["-rsfE", "-W", imported, *told, str(suite)]))
 
@@ -197,6 +198,7 @@ def main() -> int:
         "--at-once", type=int, default=min(2, os.cpu_count() or 1), help="suites side by side (%(default)s)"
     )
     arguments = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what one suite or program has compiled, all later ones read
     told = arguments.told or (WHOLE if arguments.suites else QUICK)
     began = time.monotonic()
     outcomes = run_all(arguments.suites or every_suite(), told, arguments.at_once)

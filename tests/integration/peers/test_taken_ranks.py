@@ -131,6 +131,7 @@ async def test_a_rank_that_an_operator_frees_is_the_next_ones(tmp_path):
         assert [group.owner(rank) for rank in range(2)] == [None, None], "the training has ended"
 
 
+@pytest.mark.slow
 async def test_a_rank_is_its_subjects_also_after_its_trainer_has_begun_again(tmp_path):
     tokens = Tokens(tmp_path)
     flags = group_of(2, f"checkpoints.location={tmp_path / 'kept'}", tokens.of_trainer)

@@ -13,6 +13,7 @@ from tests.support.plain import assert_same_bits
 from tests.support.running import running_trainer, train_with
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("cut", [4, 6])
 async def test_the_loop_of_the_page_is_a_run_over_sockets_bit_for_bit(cut, tmp_path, monkeypatch):
     files = {block.title: block.text for block in blocks("exactness.md") if block.title}

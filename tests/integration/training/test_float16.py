@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SHORT, STEPS = 'training.precision="fp16"', "training.max_steps=12"
 CLIPPED = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}'
 UPDATES = {"alone": (), "together": (CLIPPED, "training.accumulate_batches=3")}
-QUICK = ("labels stay", "chain of three", "samples divided")
+QUICK = ("chain of three", "samples divided")
 
 
 def overflowing(block, *steps, own=False):

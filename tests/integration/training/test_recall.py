@@ -111,6 +111,7 @@ async def test_each_feature_is_computed_and_sent_once_and_weights_are_those_of_s
     assert_same_bits(plain_recalled(config, {0: CUT}), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_samples_that_an_epoch_leaves_out_come_in_a_later_one(tmp_path):
     flags = [*FLAGS, RECALL, "data.drop_last=true", "data.batch_size=100", 'deployment.codec="uniform8"']
     flags.append('data.test={factory="edge_agent.data:digits", kwargs={split="test"}}')  # what is evaluated is not kept
@@ -121,6 +122,7 @@ async def test_samples_that_an_epoch_leaves_out_come_in_a_later_one(tmp_path):
     assert_same_bits(plain_recalled(config, {0: CUT}), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_moved_cut_begins_anew(tmp_path):
     begun, deployers, done = {0: CUT}, [], [0]
 
@@ -140,6 +142,7 @@ async def test_a_moved_cut_begins_anew(tmp_path):
     assert_same_bits(plain_recalled(config, begun), result.module.state_dict())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("fault", [Fault.DROP, Fault.CORRUPT])
 async def test_a_lost_link_has_no_feature_computed_anew(tmp_path, fault):
     seen = list[int]()

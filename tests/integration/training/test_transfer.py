@@ -96,7 +96,8 @@ async def test_what_is_frozen_stays_and_the_rest_does_not():
     assert not same & {"stem.1.running_mean", "layers.0.first.1.num_batches_tracked"}, "statistics go on"
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3])
+@pytest.mark.first_case
+@pytest.mark.parametrize("cut", [2, 1, 3])
 async def test_frozen_blocks_stay_in_evaluation_on_either_side_where_that_is_asked_for(cut):
     flags = [*FLAGS, ALL_OF_THE_EDGE, 'model.frozen_mode="eval"', f"deployment.cut={cut}"]
     async with running_trainer() as server:

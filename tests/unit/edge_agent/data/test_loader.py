@@ -289,6 +289,7 @@ def test_samples_that_a_step_has_had_are_left_out_and_not_read(count, batch_size
         start += length
 
 
+@pytest.mark.slow
 def test_the_same_are_left_out_where_other_processes_read():
     here, there = (BatchLoader(Noisy(), 3, 5, False, workers) for workers in (0, 1))
     with closing(there):

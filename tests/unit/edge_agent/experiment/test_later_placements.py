@@ -1,6 +1,7 @@
 """Placements later than the configuration's: its rules for samples and labels hold for each of them."""
 
 import json
+from functools import cache
 
 import pytest
 
@@ -24,7 +25,9 @@ RULES = {
 """Configurations under which a worker computes the loss, and all workers have a block."""
 
 
+@cache
 def experiment(*more):
+    """Make an experiment once, since it changes by no placement that is asked of it."""
     return Experiment(edge_config(*CNN, TRAINERS, PERMITTED, *more))
 
 
