@@ -9,6 +9,7 @@ are of medians.
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,22 +78,19 @@ def flags(backward: str, staleness: int) -> list[str]:
         f'data.train={{factory="benchmarks.networks:RandomImages", kwargs={{size={SIZE}, samples={BATCH * STEPS}}}}}',
         f"data.batch_size={BATCH}",
         "training.epochs=1",
-        "training.evaluate_every_epochs=0",
         f"deployment.backward={backward}",
         f"deployment.staleness={staleness}",
         "deployment.cut=1",
-        "compute.threads=1",
-        "compute.device=cpu",
-        "control.listen=none",
     ]
 
 
-def run(address: str, backward: str, staleness: int) -> tuple[int, int]:
-    """The bytes that an agent holds at most, and those that are resident at most."""
+def held_and_resident(address: str, settings: Sequence[str]) -> tuple[int, int]:
+    """The bytes that an agent holds at most, and those that are resident at most. It computes on one thread."""
+    fixed = ["training.evaluate_every_epochs=0", "compute.threads=1", "compute.device=cpu", "control.listen=none"]
     with tempfile.TemporaryDirectory(prefix="isthmus-") as folder:
         held = Path(folder) / "held"
         watch = [sys.executable, "-m", "benchmarks.support.heap_watch", str(held)]
-        resident = run_agent(address, flags(backward, staleness), watch).peak_resident_bytes
+        resident = run_agent(address, [*settings, *fixed], watch).peak_resident_bytes
         return int(held.read_text()), resident
 
 
@@ -106,7 +104,7 @@ def main() -> None:
     with trainer_process("compute.threads=1", "compute.device=cpu") as address:
         for _ in range(arguments.repeats):
             for case in CASES:
-                seen[case].append(run(address, *case))
+                seen[case].append(held_and_resident(address, flags(*case)))
     peaks = []
     for case, sizes in seen.items():
         held, resident = map(Spread.of, zip(*sizes, strict=True))

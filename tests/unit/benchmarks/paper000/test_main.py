@@ -82,6 +82,15 @@ def test_the_fewest_bits_of_each_cut_lose_a_point_at_most(tmp_path, capsys):
     assert "at most 1 point: cut 1: 4, cut 2: more than 8, cut 4: more than 8." in capsys.readouterr().out
 
 
+def test_memory_is_that_of_agents_and_more_with_late_features(capsys):
+    main(["fig22", "--tasks", "resnet50", "--seeds", "0"])
+    rows = re.findall(r"\| (\d) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", capsys.readouterr().out)
+    assert [int(cut) for cut, *_ in rows] == [1, 2, 4]
+    for _, alone, serial, ours in rows:
+        assert float(alone) > 10
+        assert float(serial) < float(ours)
+
+
 def test_a_figure_takes_its_place_in_a_document(tmp_path):
     document = tmp_path / "results.md"
     begin, end = marks("fig4")
