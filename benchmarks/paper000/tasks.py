@@ -22,7 +22,7 @@ SIZES = ("small", "paper")
 
 @dataclass(frozen=True)
 class Size:
-    """A network, its data and the rate at which it learns them."""
+    """A network, its data and its optimizer: those of Table 2 of the paper, or small ones with a rate of their own."""
 
     factory: str
     kwargs: Mapping[str, Any]
@@ -128,44 +128,22 @@ def _transferred(title: str, classes: int, optimizer: OptimizerConfig, learning:
 
 
 def _read(title: str, loader: str, path: str, classes: int) -> Task:
-    small = {"vocabulary": 5000}
-    paper = {"vocabulary": 20_000}
-    return Task(
-        title,
-        "",
-        f"benchmarks.paper000.texts:{loader}",
-        path,
-        {
-            "small": Size(
-                "shared.model.zoo:bilstm",
-                {**small, "classes": classes},
-                (1, 2, 4),
-                2,
-                _adam(5e-3),
-                {**small, "tokens": 48},
-            ),
-            "paper": Size(
-                "shared.model.zoo:bilstm",
-                {**paper, "embedding": 200, "hidden": 200, "classes": classes},
-                (1, 2, 4),
-                2,
-                _adam(8e-5),
-                {**paper, "tokens": 128},
-            ),
-        },
-        (0.3,),
-        ((0.0, 4), (0.8, 5)),
-    )
+    """Return the classification of texts by a bidirectional LSTM."""
+
+    def size(vocabulary: int, tokens: int, rate: float, widths: Mapping[str, int]) -> Size:
+        kwargs = {"vocabulary": vocabulary, "classes": classes, **widths}
+        samples = {"vocabulary": vocabulary, "tokens": tokens}
+        return Size("shared.model.zoo:bilstm", kwargs, (1, 2, 4), 2, _adam(rate), samples)
+
+    sizes = {
+        "small": size(5000, 48, 5e-3, {}),
+        "paper": size(20_000, 128, 8e-5, {"embedding": 200, "hidden": 200}),
+    }
+    return Task(title, "", f"benchmarks.paper000.texts:{loader}", path, sizes, (0.3,), ((0.0, 4), (0.8, 5)))
 
 
+_DIN = Size("shared.model.zoo:din", {}, (1, 2, 3), 1, OptimizerConfig(name="sgd", learning_rate=0.1))
 _VIEWS = {"objects": 100, "angles": 16, "size": 32, "channels": 1}
-_DIN = Size(
-    "shared.model.zoo:din",
-    {},
-    (1, 2, 3),
-    1,
-    OptimizerConfig(name="sgd", learning_rate=0.1),
-)
 
 TASKS = {
     "resnet50": _cifar10(

@@ -243,7 +243,7 @@ def test_views_of_more_objects_than_there_are_are_refused(tmp_path):
         (
             ["model.kwargs={vocabulary=50, classes=2}"],
             ExitCode.MODEL,
-            "an embedding of it has 50 rows: let the dataset's numbers be smaller",
+            "its embeddings have 50 rows: let the dataset's numbers be smaller",
         ),
     ],
 )
