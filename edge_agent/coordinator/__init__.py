@@ -25,7 +25,6 @@ from edge_agent.coordinator.events import (
     TrainerStopping,
     WaySought,
     WayTaken,
-    WorkerUnanswered,
     WorkFailed,
 )
 from edge_agent.coordinator.state import CoordinatorState, Phase
@@ -55,6 +54,5 @@ __all__ = [
     "WaySought",
     "WayTaken",
     "WorkFailed",
-    "WorkerUnanswered",
     "decide",
 ]

@@ -50,17 +50,13 @@ class TrainerSilent(RunEvent):
     """A trainer does not answer, and no step is done."""
 
     seconds: float
-    replace_after_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerUnanswered(RunEvent):
-    """A worker without a state is away or holds a step up."""
-
-    holds_up: bool
-    seconds: float
     """Time since its first unanswered question."""
+    may_begin_again: bool
+    """True if it has no state to lose, so that another one may stand in for it."""
     stand_in_after_seconds: float
+    replace_after_seconds: float | None
+    has_checkpoint: bool
+    """True if there is a checkpoint of all workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +72,8 @@ class StepHeldUp(RunEvent):
     """True if this device holds the step up."""
     is_trainer: bool
     """True if one trainer is known to hold it up."""
+    may_begin_again: bool
+    """True if that has no state to lose, so that another one may stand in for it."""
     seconds: float
     """Time without progress."""
     limit_seconds: float
@@ -113,7 +111,7 @@ class TrainersJoined(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class BoundaryReached(RunEvent):
-    """Nothing is in flight at a boundary of steps."""
+    """A step boundary is reached."""
 
     is_end: bool
     """True if all steps are done."""
@@ -129,7 +127,7 @@ class BoundaryReached(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class ChangeDone(RunEvent):
-    """The other placement is in force, or was taken back before any trainer heard of it."""
+    """The other placement is in force, or taken back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from edge_agent.coordinator.events import (
     TrainerStopping,
     WaySought,
     WayTaken,
-    WorkerUnanswered,
     WorkFailed,
 )
 from edge_agent.coordinator.state import CoordinatorState, Phase
@@ -94,9 +93,12 @@ def _is_final(_state: CoordinatorState, told: WorkFailed) -> bool:
 
 
 def _is_left(_state: CoordinatorState, told: StepHeldUp) -> bool:
-    after_seconds = 0.0 if told.is_elsewhere else told.replace_after_seconds
-    may_leave = told.is_trainer and told.has_checkpoint and after_seconds is not None
-    return may_leave and told.seconds >= (after_seconds or 0.0)
+    is_due = told.is_elsewhere or _is_too_long(told.seconds, told.replace_after_seconds)
+    return told.is_trainer and told.has_checkpoint and is_due
+
+
+def _is_too_long(seconds: float, limit_seconds: float | None) -> bool:
+    return limit_seconds is not None and seconds >= limit_seconds
 
 
 def _everywhere(action: Action) -> tuple[Action, Action, Action, Action]:
@@ -104,6 +106,8 @@ def _everywhere(action: Action) -> tuple[Action, Action, Action, Action]:
 
 
 A = Action
+_STAND_IN = A.STAND_IN, A.STAND_IN, A.WAIT, A.STAND_IN
+"""A placement that comes into force may give the work to another one anyway."""
 ROWS = (
     TableRow(SessionBegun, "", _always, *_everywhere(A.JOIN)),
     TableRow(
@@ -166,21 +170,18 @@ ROWS = (
     TableRow(
         TrainerSilent,
         "for `trainer.replace_after_seconds`, and a checkpoint is shared",
-        lambda _, told: told.seconds >= told.replace_after_seconds,
+        lambda _, told: told.has_checkpoint and _is_too_long(told.seconds, told.replace_after_seconds),
         *_everywhere(A.LEAVE_OUT),
     ),
-    TableRow(TrainerSilent, "", _always, *_everywhere(A.WAIT)),
-    TableRow(WorkerUnanswered, "all go back to a checkpoint", lambda state, _: state.goes_back, *_everywhere(A.WAIT)),
     TableRow(
-        WorkerUnanswered,
-        "it holds a step up, or is away for `trainer.stand_in_after_seconds`",
-        lambda _, told: told.holds_up or told.seconds >= told.stand_in_after_seconds,
-        A.STAND_IN,
-        A.STAND_IN,
-        A.WAIT,
-        A.STAND_IN,
+        TrainerSilent,
+        "it has no state, is away for `trainer.stand_in_after_seconds`, and not all go back",
+        lambda state, told: (
+            told.may_begin_again and not state.goes_back and told.seconds >= told.stand_in_after_seconds
+        ),
+        *_STAND_IN,
     ),
-    TableRow(WorkerUnanswered, "", _always, *_everywhere(A.WAIT)),
+    TableRow(TrainerSilent, "", _always, *_everywhere(A.WAIT)),
     TableRow(StoodInFor, "", _always, *_everywhere(A.JOIN)),
     TableRow(StepHeldUp, "this device holds it up", lambda _, told: told.is_device, *_everywhere(A.WAIT)),
     TableRow(
@@ -194,6 +195,12 @@ ROWS = (
         "for `trainer.give_up_seconds` more, or `trainer.call_timeout_seconds` where that is left out",
         lambda _, told: told.seconds >= told.limit_seconds + told.patience_seconds,
         *_everywhere(A.END),
+    ),
+    TableRow(
+        StepHeldUp,
+        "a trainer without a state does, and not all go back",
+        lambda state, told: told.is_trainer and told.may_begin_again and not state.goes_back,
+        *_STAND_IN,
     ),
     TableRow(StepHeldUp, "", _always, *_everywhere(A.WAIT)),
     TableRow(
@@ -221,13 +228,13 @@ ROWS = (
     TableRow(BoundaryReached, "all steps are done", lambda _, told: told.is_end, *_everywhere(A.FETCH)),
     TableRow(
         BoundaryReached,
-        "this device leaves its group after a step that is still to do",
+        "this device has still to do its last step in a group",
         lambda _, told: told.is_leaving,
         *_everywhere(A.TRAIN),
     ),
     TableRow(
         BoundaryReached,
-        "the run is to stop, or a trainer is about to, and nobody takes over",
+        "a stop is due",
         lambda _, told: told.must_stop,
         *_everywhere(A.CHECKPOINT),
     ),

@@ -1,9 +1,7 @@
 """Absences of trainers: the coordinator is told of each, and work is given up where the trainers have to be joined again
 without one (trainer.replace_after_seconds), or with another in its place (trainer.stand_in_after_seconds).
 
-While steps are done, no trainer is asked. If another trainer has dialled the absent one, this device's links show
-nothing. Each trainer is therefore asked itself. One that answers is away, too, where it leaves other calls unanswered, or holds
-a step up (`StepWatch`).
+While steps are done, no trainer is asked. One is away that does not answer (`Silence`), or holds a step up (`StepWatch`).
 """
 
 import asyncio
@@ -17,11 +15,10 @@ import structlog
 from edge_agent.coordinator import Action, RunEvent, StepHeldUp, StoodInFor, TrainerSilent, TrainersParted
 from edge_agent.sessions.link_watch import LinkWatch
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.stand_ins import StandIns
+from edge_agent.sessions.silence import Silence
+from edge_agent.sessions.stand_ins import find_stand_in
 from edge_agent.sessions.step_watch import Stall, StepWatch
-from shared.client.trainer import TrainerClient
-from shared.concurrency.tasks import gathered
-from shared.errors import IsthmusError, StalledError, UnreachableError
+from shared.errors import StalledError, UnreachableError
 from shared.placement import AGENT
 
 _log = structlog.get_logger(__name__)
@@ -31,6 +28,13 @@ LOOK_SECONDS = 0.5
 
 QUIET_SECONDS = 2.0
 """Time without progress after which each trainer is asked. Where a call waits for a trainer, all are asked at once."""
+
+
+class _Away(NamedTuple):
+    """A trainer that does not answer, or holds a step up."""
+
+    trainer: str
+    told: RunEvent
 
 
 class _Found(NamedTuple):
@@ -59,32 +63,28 @@ class LivenessMonitor:
         session: OpenSession,
         progress: Callable[[], object],
         may_rest: Callable[[], bool],
-        stand_ins: StandIns,
+        may_begin_again: Callable[[str], bool],
         watch_steps: Callable[[], StepWatch],
         stalls: Stalls,
     ) -> None:
         """progress: a value that changes while all trainers with blocks are there, for example the last step that all
         have done.
 
-        may_rest: True while no steps are expected, so that no link is missed. watch_steps: makes a watch for one task.
+        may_rest: True while no steps are expected, so that no link is missed. may_begin_again: tells whether a worker has no
+        state to lose, so that another one may stand in for it. watch_steps: makes a watch for one task.
         """
         self._session = session
         self._progress = progress
         self._may_rest = may_rest
-        self._stand_ins = stand_ins
+        self._may_begin_again = may_begin_again
         self._watch_steps = watch_steps
         self._stalls = stalls
         self._stalled: str | None = None
         """Reason of the stall of now; None where steps are done."""
         self._goes_on_without = False
         """True if the run has a checkpoint in which the worker that holds the step up has no blocks."""
-        self._limits = {
-            trainer.name: trainer.replace_after_seconds
-            for trainer in session.experiment.config.all_trainers
-            if trainer.replace_after_seconds is not None
-        }
-        self._away_since: dict[str, float] = {}
-        """Time of the first unanswered question to each trainer, by time.monotonic."""
+        self._configured = {trainer.name: trainer for trainer in session.experiment.config.all_trainers}
+        self._silence = Silence(session.members)
 
     async def watch_over(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Do some work, and have other trainers stand in for those that may begin again. Returns None where it is given up,
@@ -105,7 +105,8 @@ class LivenessMonitor:
         finally:
             watching.cancel()
             working.cancel()
-            await asyncio.wait({working})
+            await asyncio.wait({working, watching})
+            self._silence.end()
             self._end_stall()  # what follows begins another
         # Told once the work is over: what the work has told until then, as that all are joined, would undo it.
         if self._session.coordinator.tell(found.told) is Action.LEAVE_OUT:
@@ -115,7 +116,6 @@ class LivenessMonitor:
 
     async def _watch(self) -> _Found:
         """Watch until the trainers have to be joined again. Returns what has to be told."""
-        answer = self._session.coordinator.answer
         before, links, progressed_seconds = self._progress(), LinkWatch(self._session), time.monotonic()
         steps = self._watch_steps()
         while True:
@@ -124,68 +124,85 @@ class LivenessMonitor:
             if progressed:
                 progressed_seconds = time.monotonic()
                 self._session.members.note_progress()
+                self._silence.forget()
             down = await links.look(is_missed=not (progressed or self._may_rest()))
-            if down is not None and answer(TrainersParted(down.seconds)) is Action.END:
+            if down is not None and self._session.coordinator.answer(TrainersParted(down.seconds)) is Action.END:
                 raise UnreachableError(f"{down.reason}; no step was done for {down.seconds:.0f} s")
-            if (held_up := await self._look_at(await steps.look())) is not None:
-                return held_up
+            away = await self._stalled_by(await steps.look())
             is_quiet = time.monotonic() - progressed_seconds >= QUIET_SECONDS
-            is_missed = not progressed and (is_quiet or bool(self._session.retry.reasons))
-            if not is_missed:
-                self._stand_ins.forget()
-            elif await self._stand_ins.find():
-                return _Found(StoodInFor(), ())
-            if progressed or self._session.stored.shared is None:
-                self._away_since.clear()
-                continue
-            if not is_missed:
-                continue
-            needed = self._limits.keys() & self._session.members.needed
-            self._away_since = {worker: since for worker, since in self._away_since.items() if worker in needed}
-            await gathered(*(self._ask(worker, self._session.members[worker].client) for worker in needed))
-            now_seconds = time.monotonic()
-            silent = {
-                worker: TrainerSilent(now_seconds - since, self._limits[worker])
-                for worker, since in self._away_since.items()
-            }
-            if left_out := [worker for worker, told in silent.items() if answer(told) is Action.LEAVE_OUT]:
-                return _Found(silent[left_out[0]], left_out)
+            if not progressed and (is_quiet or self._session.retry.reasons):
+                away += await self._silent()
+            if (found := await self._go_on_without(away)) is not None:
+                return found
 
-    async def _look_at(self, stall: Stall | None) -> _Found | None:
-        """Say who holds a step up. Returns it where a trainer is left out for that. Raises StalledError where the run has to
-        end."""
+    async def _silent(self) -> list[_Away]:
+        """Ask the trainers of whose absence something may follow. Returns what there is to tell of those that are away."""
+        asked = {
+            name: trainer
+            for name, trainer in self._configured.items()
+            if name in self._session.members.needed
+            and (trainer.replace_after_seconds is not None or self._may_begin_again(name))
+        }
+        self._silence.forget(but=asked)
+        return [
+            _Away(
+                name,
+                TrainerSilent(
+                    seconds=seconds,
+                    may_begin_again=self._may_begin_again(name),
+                    stand_in_after_seconds=asked[name].stand_in_after_seconds,
+                    replace_after_seconds=asked[name].replace_after_seconds,
+                    has_checkpoint=self._session.stored.shared is not None,
+                ),
+            )
+            for name, seconds in (await self._silence.ask(asked)).items()
+        ]
+
+    async def _go_on_without(self, away: Sequence[_Away]) -> _Found | None:
+        """Find out without which trainers the run goes on. None: it waits for all."""
+        answers = [(one, self._session.coordinator.answer(one.told)) for one in away]
+        if left_out := [one for one, answer in answers if answer is Action.LEAVE_OUT]:
+            return _Found(left_out[0].told, sorted({one.trainer for one in left_out}))
+        left = dict.fromkeys(one.trainer for one, answer in answers if answer is Action.STAND_IN)
+        if any([await find_stand_in(self._session, name, self._silence) for name in left]):
+            return _Found(StoodInFor(), ())
+        return None
+
+    async def _stalled_by(self, stall: Stall | None) -> list[_Away]:
+        """Say who holds a step up. Returns what there is to tell of a trainer. Raises StalledError where the run has to end."""
         if stall is None:
             self._end_stall()
-            return None
+            return []
         session, worker = self._session, stall.worker
+        trainer = None if worker is None else self._configured.get(worker)
         if stall.reason != self._stalled:
             self._end_stall()
             self._stalled = stall.reason
             _log.warning("no step is done", worker=worker, reason=stall.reason, seconds=round(stall.seconds, 1))
             session.retry.note_waiting(self, stall.reason)
-            if worker not in (None, AGENT):
-                session.members.note_stall(worker)
+            if trainer is not None:
+                session.members.note_stall(trainer.name)
                 shared = session.stored.shared is not None
-                self._goes_on_without = shared and await self._stalls.goes_on_without(worker)
+                self._goes_on_without = shared and await self._stalls.goes_on_without(trainer.name)
         self._stalls.note_stall(stall.reason)
         told = StepHeldUp(
             is_device=worker == AGENT,
-            is_trainer=worker not in (None, AGENT),
+            is_trainer=trainer is not None,
+            may_begin_again=trainer is not None and self._may_begin_again(trainer.name),
             seconds=stall.seconds,
             limit_seconds=stall.limit_seconds,
             patience_seconds=self._patience_seconds(worker),
-            replace_after_seconds=None if worker is None else self._limits.get(worker),
+            replace_after_seconds=None if trainer is None else trainer.replace_after_seconds,
             has_checkpoint=session.stored.shared is not None,
             is_elsewhere=self._goes_on_without,
         )
-        action = session.coordinator.answer(told)
-        if action is Action.END:
+        if session.coordinator.answer(told) is Action.END:
             raise StalledError(f"{stall.reason}; no step was done for {stall.seconds:.0f} s")
-        return _Found(told, [worker]) if worker is not None and action is Action.LEAVE_OUT else None
+        return [] if trainer is None else [_Away(trainer.name, told)]
 
     def _patience_seconds(self, worker: str | None) -> float:
         """Return for how long a run waits for a worker that holds a step up. None: for any of them. This device has no end."""
-        trainers = [one for one in self._session.experiment.config.all_trainers if worker in (None, one.name)]
+        trainers = [one for name, one in self._configured.items() if worker in (None, name)]
         patience = [
             one.call_timeout_seconds if one.give_up_seconds is None else one.give_up_seconds for one in trainers
         ]
@@ -196,18 +213,3 @@ class LivenessMonitor:
         if self._stalled is not None:
             self._stalled, self._goes_on_without = None, False
             self._session.retry.note_done(self)
-
-    async def _ask(self, worker: str, client: TrainerClient) -> None:
-        asked_seconds = time.monotonic()
-        try:
-            async with asyncio.timeout(self._limits[worker]):
-                await client.check_serving()
-        except (UnreachableError, TimeoutError):
-            self._away_since.setdefault(worker, asked_seconds)
-            return
-        except IsthmusError:  # Any answer shows that it is there.
-            pass
-        if (unanswered_since := client.unanswered_since) is not None:
-            self._away_since.setdefault(worker, unanswered_since)
-        else:
-            self._away_since.pop(worker, None)

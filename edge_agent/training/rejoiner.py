@@ -13,7 +13,6 @@ from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.liveness_monitor import LivenessMonitor
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.stand_ins import StandIns
 from edge_agent.sessions.step_watch import StepWatch
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
@@ -55,7 +54,7 @@ class Rejoiner:
             session,
             done_step,
             may_rest,
-            StandIns(session, self._recovery.may_begin_again),
+            self._recovery.may_begin_again,
             lambda: StepWatch(session, device.placed, step_seconds),
             self,
         )

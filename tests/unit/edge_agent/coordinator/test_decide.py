@@ -20,7 +20,6 @@ from edge_agent.coordinator import (
     TrainerStopping,
     WaySought,
     WayTaken,
-    WorkerUnanswered,
     WorkFailed,
 )
 from shared.errors import (
@@ -40,7 +39,13 @@ REFUSAL, BROKEN, LOST, GONE = (
     SessionLostError("restarted"),
     GoneError("gone"),
 )
-AWAY = WorkerUnanswered(holds_up=False, seconds=2.0, stand_in_after_seconds=1.0)
+
+
+def silent(seconds=2.0, replace_after_seconds=None, *, may_begin_again=False, has_checkpoint=True):
+    return TrainerSilent(seconds, may_begin_again, 1.0, replace_after_seconds, has_checkpoint)
+
+
+AWAY = silent(may_begin_again=True)
 ANSWERED = TrainersAnswered(some_lost=False, may_begin_again=True)
 
 
@@ -119,7 +124,7 @@ def test_a_refusal_is_what_a_run_ends_with_where_nothing_is_left_to_try_it_again
 
 
 def test_a_trainer_that_is_left_out_has_all_go_back_once(training):
-    assert training.tell(TrainerSilent(seconds=31.0, replace_after_seconds=30.0)) is Action.LEAVE_OUT
+    assert training.tell(silent(31.0, 30.0)) is Action.LEAVE_OUT
     assert training.tell(ANSWERED) is Action.GO_BACK
     assert training.tell(failed(LOST)) is Action.RETRY
     assert training.tell(ANSWERED) is Action.GO_BACK, "it had not gone back yet"
@@ -146,6 +151,14 @@ def test_nobody_stands_in_while_a_placement_comes_into_force_or_all_go_back(trai
     assert training.tell(AWAY) is Action.STAND_IN
     training.tell(TrainersAnswered(some_lost=True, may_begin_again=False))
     assert training.tell(AWAY) is Action.WAIT
+
+
+def test_a_trainer_is_left_out_where_a_checkpoint_is_shared_and_stood_in_for_where_it_has_no_state(training):
+    assert training.answer(silent(31.0, 30.0, has_checkpoint=False)) is Action.WAIT
+    assert training.answer(silent(31.0)) is Action.WAIT, "no limit is set"
+    assert training.answer(silent(29.0, 30.0)) is Action.WAIT
+    assert training.answer(silent(29.0, 30.0, may_begin_again=True, has_checkpoint=False)) is Action.STAND_IN
+    assert training.answer(silent(0.5, 30.0, may_begin_again=True)) is Action.WAIT
 
 
 @pytest.mark.parametrize(

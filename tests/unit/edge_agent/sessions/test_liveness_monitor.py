@@ -11,14 +11,13 @@ import pytest
 from edge_agent.coordinator import Coordinator, CoordinatorState, Phase, TrainersJoined
 from edge_agent.sessions.liveness_monitor import LOOK_SECONDS, QUIET_SECONDS, LivenessMonitor
 from edge_agent.sessions.membership import Membership
-from edge_agent.sessions.stand_ins import StandIns
 from edge_agent.sessions.step_watch import Stall
 from shared.checkpoint import CheckpointName
 from shared.client.retry import Retry
 from shared.errors import BusyError, StalledError, UnreachableError
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 
-LIMIT_SECONDS, CALL_SECONDS = 30.0, 300.0
+LIMIT_SECONDS, CALL_SECONDS, STAND_IN_SECONDS = 30.0, 300.0, 1.0
 WHOLE = Rows(0, 8)
 TILES = tuple(Tile(name, block, block + 1, WHOLE) for block, name in enumerate(("near", "far", "cloud")))
 PLACEMENT = Placement(0, 3, 8, (AGENT, "near", "far", "cloud"), TILES, (Source(AGENT, WHOLE),))
@@ -41,7 +40,7 @@ def configured(name, replace_after_seconds):
     return SimpleNamespace(
         name=name,
         replace_after_seconds=replace_after_seconds,
-        stand_in_after_seconds=1.0,
+        stand_in_after_seconds=STAND_IN_SECONDS,
         give_up_seconds=None,
         call_timeout_seconds=CALL_SECONDS,
     )
@@ -110,24 +109,23 @@ class Steps:
         self.noted.append(reason)
 
 
-def monitor_of(session, progress, stand_ins=None, steps=None):
-    """Return a monitor of workers that all have a state, where no stand-ins are given."""
+def monitor_of(session, progress, stateless=(), steps=None):
+    """Return a monitor of workers, of which these have no state."""
     steps = steps or Steps()
-    stand_ins = stand_ins or StandIns(session, lambda _name: False)
-    return LivenessMonitor(session, progress, lambda: False, stand_ins, lambda: steps, steps)
+    return LivenessMonitor(session, progress, lambda: False, stateless.__contains__, lambda: steps, steps)
 
 
-class Found:
-    """Stand-ins of which one is found once it is asked for."""
+@pytest.fixture
+def tried(monkeypatch):
+    """Return the workers for which others were to stand in: each finds one."""
+    names = []
 
-    def __init__(self):
-        self.forgotten = 0
+    async def find_stand_in(_session, name, _silence):
+        names.append(name)
+        return True
 
-    def forget(self):
-        self.forgotten += 1
-
-    async def find(self):
-        return ["near"]
+    monkeypatch.setattr("edge_agent.sessions.liveness_monitor.find_stand_in", find_stand_in)
+    return names
 
 
 @pytest.mark.usefixtures("seconds")
@@ -145,19 +143,43 @@ async def test_all_go_back_also_where_the_work_joins_the_trainers_while_one_is_l
     assert session.coordinator.state.phase is Phase.JOINING
 
 
-async def test_a_stand_in_ends_the_work_also_before_anything_is_shared(session, seconds):
+async def test_a_stand_in_ends_the_work_also_before_anything_is_shared(session, trainers, seconds, tried):
     session.stored.shared = None
-    session.retry.note_waiting("call", "near is gone")
-    assert await monitor_of(session, lambda: 5, Found()).watch_over(_lasts(seconds, 1000.0)) is None
+    trainers["cloud"].says = UnreachableError("gone")
+    session.retry.note_waiting("call", "cloud is gone")
+    assert await monitor_of(session, lambda: 5, ["cloud"]).watch_over(_lasts(seconds, 1000.0)) is None
     assert session.coordinator.state.phase is Phase.JOINING
-    assert not session.members.left_out
-    assert seconds[0] <= 2 * LOOK_SECONDS
+    assert (tried, session.members.left_out) == (["cloud"], [])
+    assert STAND_IN_SECONDS <= seconds[0] <= STAND_IN_SECONDS + 2 * LOOK_SECONDS
 
 
-async def test_no_stand_in_is_looked_for_while_steps_get_done(session, seconds):
-    found = Found()
-    assert await monitor_of(session, lambda: seconds[0], found).watch_over(_lasts(seconds, LIMIT_SECONDS)) == "done"
-    assert found.forgotten
+async def test_a_trainer_that_never_answers_is_as_one_that_is_gone(session, trainers, seconds, monkeypatch):
+    async def never():
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr("edge_agent.sessions.silence.OTHERS_SECONDS", 0.0)
+    trainers["near"].check_serving = never
+    assert await monitor_of(session, lambda: 5).watch_over(_lasts(seconds, 1000.0)) is None
+    assert session.members.left_out == ["near"]
+    assert LIMIT_SECONDS <= seconds[0] <= LIMIT_SECONDS + QUIET_SECONDS + 2 * LOOK_SECONDS
+    assert trainers["far"].asked > 1, "the others are asked on"
+
+
+async def test_a_late_answer_is_one(session, trainers, seconds, monkeypatch):
+    async def late():
+        until = seconds[0] + 3.0
+        while seconds[0] < until:
+            await _let_others_run()
+
+    monkeypatch.setattr("edge_agent.sessions.silence.OTHERS_SECONDS", 0.0)
+    trainers["near"].check_serving = late
+    assert await monitor_of(session, lambda: 5).watch_over(_lasts(seconds, 10 * LIMIT_SECONDS)) == "done"
+
+
+async def test_no_stand_in_is_looked_for_while_steps_get_done(session, trainers, seconds, tried):
+    trainers["near"].says = UnreachableError("gone")
+    assert await monitor_of(session, lambda: seconds[0], ["near"]).watch_over(_lasts(seconds, LIMIT_SECONDS)) == "done"
+    assert not tried
 
 
 async def test_a_trainer_that_is_away_for_longer_than_its_limit_ends_the_work(session, trainers, seconds):
@@ -267,17 +289,9 @@ async def test_a_run_waits_for_its_own_device_and_says_so(session, seconds):
     assert not session.members.stalled
 
 
-async def test_a_trainer_whose_work_may_begin_again_is_stood_in_for_although_it_answers(session, seconds):
-    tried = []
-
-    class Others(StandIns):
-        async def _opened(self, name):
-            tried.append(name)
-            return True
-
-    stand_ins = Others(session, lambda name: name == "cloud")
+async def test_a_trainer_whose_work_may_begin_again_is_stood_in_for_although_it_answers(session, seconds, tried):
     steps = Stalled("cloud", seconds)
-    assert await monitor_of(session, lambda: 5, stand_ins, steps).watch_over(_lasts(seconds, 1000.0)) is None
+    assert await monitor_of(session, lambda: 5, ["cloud"], steps).watch_over(_lasts(seconds, 1000.0)) is None
     assert tried == ["cloud"]
 
 
