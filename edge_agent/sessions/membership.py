@@ -74,8 +74,12 @@ class Membership(Mapping[str, TrainerWorker]):
         left_out: Collection[str],
         placement: Placement,
         candidates: Mapping[str, TrainerClient],
+        opening_seconds: float | None = None,
     ) -> None:
-        """workers: the trainers of the session, those that are left out too. placement: in force. candidates: the others."""
+        """workers: the trainers of the session, those that are left out too. placement: in force. candidates: the others.
+
+        opening_seconds: time that the slowest trainer took to open the session; None in a process that has resumed it.
+        """
         self._trainers = {
             name: _Trainer(worker.client, MemberStatus.LEFT_OUT if name in left_out else MemberStatus.PRESENT, worker)
             for name, worker in workers.items()
@@ -83,12 +87,10 @@ class Membership(Mapping[str, TrainerWorker]):
         for name, client in candidates.items():
             self._trainers[name] = _Trainer(client, MemberStatus.CANDIDATE, None)
         self.need(name for name in self if held_blocks(placement, name))
-        self.keeper: str | None = None
-        """Trainer without blocks that keeps the replicas of one that is alone, and would take over."""
+        self._keeper: str | None = None
+        self._opening_seconds = opening_seconds
         self.ranking: Sequence[str] = ()
         """Configured trainers by what each would be worth, the best first; empty while nobody has compared them."""
-        self.opening_seconds: float | None = None
-        """Time that the slowest trainer took to open the session; None in a process that has resumed it."""
 
     def __getitem__(self, name: str) -> TrainerWorker:
         trainer = self._trainers[name]
@@ -148,9 +150,16 @@ class Membership(Mapping[str, TrainerWorker]):
         return [name for name, trainer in self._trainers.items() if trainer.refuses_raw]
 
     @property
+    def keeper(self) -> str | None:
+        """Return the member without blocks that keeps the replicas of one that is alone; None if that is not there."""
+        there = {*self.named(MemberStatus.PRESENT), *self.named(MemberStatus.BEHIND)}
+        return self._keeper if self._keeper in there else None
+
+    @property
     def opening_limit_seconds(self) -> float | None:
         """Return the time in which another trainer has to open the session; None where its calls alone are bounded."""
-        return None if self.opening_seconds is None else max(LEAST_OPENING_SECONDS, LONGER * self.opening_seconds)
+        seconds = self._opening_seconds
+        return None if seconds is None else max(LEAST_OPENING_SECONDS, LONGER * seconds)
 
     def ranked(self, names: Iterable[str]) -> list[str]:
         """Sort trainers by the ranking, and keep the order of those that are not in it: they come last."""
@@ -229,6 +238,10 @@ class Membership(Mapping[str, TrainerWorker]):
         assert trainer.status in MEMBERS, f"nobody stands in for {worker.name!r}"
         trainer.worker, trainer.has_stalled = worker, False
         trainer.stand_in = None if other == worker.name else other
+
+    def appoint(self, name: str | None) -> None:
+        """Have this member, or none, as the keeper of replicas."""
+        self._keeper = name
 
     def refuse_replicas(self, name: str, reason: str) -> None:
         """Ask a trainer for no more replicas of blocks whose weights could tell raw samples."""

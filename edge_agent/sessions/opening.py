@@ -76,8 +76,7 @@ async def open_session(
         stored = await threads.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
         log = await threads.disk.run(_open_log, step_log, record)
         plan = await threads.compute.run(PlacementPlan.of, experiment.placement, experiment.facts)
-        session = _session(SessionState(stored, experiment, threads, plan, log), clients, retry)
-        session.members.opening_seconds = opening_seconds
+        session = _session(SessionState(stored, experiment, threads, plan, log), clients, retry, opening_seconds)
         for worker, reason in away.items():
             session.members.miss(worker, reason)
         for worker, response in opened.items():
@@ -174,14 +173,17 @@ def resume_session(
     return _session(SessionState(stored, experiment, threads, plan, log), clients, retry)
 
 
-def _session(state: SessionState, clients: Mapping[str, TrainerClient], retry: Retry) -> OpenSession:
+def _session(
+    state: SessionState, clients: Mapping[str, TrainerClient], retry: Retry, opening_seconds: float | None = None
+) -> OpenSession:
     record = state.stored.record
     trainers = {
         name: TrainerWorker(name, clients[name], session_id, state)
         for name, session_id in record.trainer_sessions.items()
     }
     candidates = {name: client for name, client in clients.items() if name not in trainers}
-    return OpenSession(state, Membership(trainers, record.left_out, state.placement, candidates), retry)
+    members = Membership(trainers, record.left_out, state.placement, candidates, opening_seconds)
+    return OpenSession(state, members, retry)
 
 
 def _open_log(folder: Path | None, record: SessionRecord) -> StepLog | None:

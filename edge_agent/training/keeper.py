@@ -10,7 +10,6 @@ import structlog
 from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.sessions.admission import admit
 from edge_agent.sessions.links_between import missing_links
-from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.successors import successors
 from shared.errors import IsthmusError
@@ -30,12 +29,11 @@ async def appoint_keeper(session: OpenSession, placement: Placement) -> None:
     members, config = session.members, session.experiment.config
     holding = trainers_with_blocks(placement)
     if config.placement.given or config.checkpoints.replicas != 1 or len(holding) != 1:
-        members.keeper = None
+        members.appoint(None)
         return
-    absent = members.named(MemberStatus.ABSENT)
-    if members.keeper in members and members.keeper not in {*absent, *holding}:
+    if members.keeper is not None and members.keeper not in holding:
         return
-    members.keeper = None
+    members.appoint(None)
     others = [trainer.name for trainer in config.all_trainers if trainer.name not in holding]
     if not members.ranking:
         others.sort(key=lambda name: name not in members)
@@ -48,6 +46,6 @@ async def appoint_keeper(session: OpenSession, placement: Placement) -> None:
             except IsthmusError as failure:
                 _log.warning("a candidate keeps no replicas", trainer=name, reason=str(failure))
                 continue
-            members.keeper = name
+            members.appoint(name)
             _log.info("a candidate keeps replicas", trainer=name, of=holding[0])
             return

@@ -90,6 +90,19 @@ def test_a_trainer_that_the_run_waits_for_is_neither_released_nor_missed(members
     assert members.needed == ["trainer"]
 
 
+def test_the_keeper_of_replicas_is_a_member_without_blocks_that_is_there(members):
+    members.appoint("spare")
+    assert members.keeper is None, "it is no member"
+    members.admit(worker("spare"))
+    assert members.keeper == "spare"
+    members.miss("spare", "away")
+    assert members.keeper is None
+    members.need(["spare"])
+    assert members.keeper is None, "it has blocks itself"
+    members.need(["trainer"])
+    assert members.keeper == "spare"
+
+
 class Changing(RuleBasedStateMachine):
     """A session whose placement changes, and whose trainers come and go."""
 
