@@ -34,6 +34,7 @@ from shared.config import (
 )
 from shared.errors import ConfigError
 from shared.registry import LOSSES, OptimizerConfig, Precisions, bit_widths
+from shared.registry.corrections import check_correction
 from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
@@ -359,6 +360,11 @@ class EdgeConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _correction_is_possible(self) -> Self:
+        check_correction(self.deployment.staleness_correction, self.training.optimizer)
+        return self
+
+    @model_validator(mode="after")
     def _recall_is_possible(self) -> Self:
         for sentence in self._against_recall() if self.deployment.recall else ():
             raise ValueError(f"deployment.recall is true, and {sentence}")
@@ -371,6 +377,8 @@ class EdgeConfig(Config):
             yield f"group.name is {self.group.name!r}; a group's trainers keep no features, so leave one of them out"
         if self.engine.profile is not None:
             yield "engine.profile is set; the engine does not know what recalled steps cost, so leave one of them out"
+        if self.deployment.staleness_correction != "none":
+            yield "deployment.staleness_correction is set; no block here learns, so there is nothing to correct; leave it out"
         if self.data.longest is not None:
             yield "data.longest is set; features of one length alone are kept, so leave one of them out"
         if self.output.record:

@@ -19,6 +19,7 @@ from pydantic import (
 
 from shared.config import OneOf, Section
 from shared.registry import POLICIES, codec_names
+from shared.registry.corrections import StalenessCorrection
 from shared.training.recipe import ScheduleConfig
 
 MBQ_ADAPTIVE = "mbq-adaptive"
@@ -106,6 +107,11 @@ class DeploymentConfig(Section):
     backward: Annotated[str, OneOf(POLICIES)] = "replay"
     """Treatment of a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
     keeps each batch's activations and a copy of the weights that made them."""
+    staleness_correction: StalenessCorrection = "none"
+    """Correction of the staleness of features. "prediction" computes the features of a batch with weights moved along the
+    optimizer's momentum, by as many updates as come before the batch's own. It costs a copy of the weights for each stage
+    that waits for gradients, and does nothing with K = 0. For sgd and rmsprop with a momentum, adam and adamw; not in a
+    group."""
     feedback: Literal["batch", "literal", "off"] = "batch"
     """Compensation of the error of a lossy codec in the error gradient: with the batch size in the second-order term,
     as the paper prints it, or not at all."""

@@ -62,6 +62,11 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
     yield from _unplannable(config)
     if len(config.deployment.staleness_schedule.pairs) > 1:
         yield "deployment.staleness follows a schedule; all members of a group have one K, so give one number"
+    if config.deployment.staleness_correction != "none":
+        yield (
+            f'deployment.staleness_correction is "{config.deployment.staleness_correction}"; a group has the momentum of its '
+            "weights, and its members do not, so leave it out"
+        )
     if config.training.accumulate_batches > 1:
         yield "training.accumulate_batches is more than 1; a group updates after each batch of its members, so leave it out"
     if config.checkpoints.replicas:

@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--suite",
         choices=SUITES,
         default="pair",
-        help="a pair of workers, a chain of three, or a group (default: %(default)s)",
+        help="a pair of workers, one whose staleness is corrected, a chain of three, or a group (default: %(default)s)",
     )
     add("--configs", nargs="+", metavar="NAME", help="of the suite (default: all)")
     add("--seeds", type=numbers, default=range(5), help="one number, or the first and last of several (default: 0-4)")

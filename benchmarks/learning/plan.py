@@ -37,9 +37,11 @@ class Network:
 
 NETWORKS = {
     "residual": Network(
-        "shared.model.zoo:residual_cnn", {"channels": 3, "width": 8}, cuts={"pair": (3,), "chain": (1, 2)}
+        "shared.model.zoo:residual_cnn", {"channels": 3, "width": 8}, cuts={"pair": (3,), "late": (3,), "chain": (1, 2)}
     ),
-    "separable": Network("shared.model.zoo:separable_cnn", {"width": 32}, cuts={"pair": (4,), "chain": (1, 3)}),
+    "separable": Network(
+        "shared.model.zoo:separable_cnn", {"width": 32}, cuts={"pair": (4,), "late": (4,), "chain": (1, 3)}
+    ),
 }
 
 
@@ -62,6 +64,8 @@ class Suite:
     goals: tuple[Goal, ...]
     schedule: Literal["cosine", "multistep"]
     """Course of the learning rate after its warm-up."""
+    predicted: frozenset[str] = frozenset()
+    """Configurations whose staleness is corrected by a prediction of weights."""
     members: int = 0
     """Members of a group that share each batch; gradients go up by the codec, weights come down by the other. 0: no group."""
 
@@ -92,6 +96,25 @@ SUITES = {
         # Paper 000, Table 4: with 8 bits and feedback, K = 5 costs less than a point.
         (Goal("k5-8bit", -1.0, "serial"),),
         "cosine",
+    ),
+    "late": Suite(
+        {
+            "serial": (Scheme(),),
+            "k5": (Scheme(5),),
+            "k5-predicted": (Scheme(5),),
+            "k5-8bit": (Scheme(5, codec="uniform8"),),
+            "k5-8bit-predicted": (Scheme(5, codec="uniform8"),),
+            "k5-stash": (Scheme(5, "stash"),),
+            "k5-stash-predicted": (Scheme(5, "stash"),),
+        },
+        (
+            Goal("k5-8bit-predicted", -0.3, "serial"),
+            Goal("k5-predicted", 0.0, "k5"),
+            Goal("k5-8bit-predicted", 0.0, "k5-8bit"),
+            Goal("k5-stash-predicted", 0.0, "k5-stash"),
+        ),
+        "cosine",
+        predicted=frozenset({"k5-predicted", "k5-8bit-predicted", "k5-stash-predicted"}),
     ),
     "chain": Suite(
         {
@@ -127,8 +150,9 @@ SUITES = {
         members=2,
     ),
 }
-"""A pair: a device and a trainer. A chain: a device and two trainers, the features between all of them in few bits. A group:
-members that compute the whole model, and a trainer that has the weights."""
+"""A pair: a device and a trainer. Late: the same, with and without a correction of staleness. A chain: a device and two
+trainers, the features between all of them in few bits. A group: members that compute the whole model, and a trainer that has
+the weights."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +190,7 @@ class Trial:
             schedule=schedule,
             loss="cross_entropy",
             seed=self.seed,
+            staleness_correction="prediction" if self.config in SUITES[self.suite].predicted else "none",
             steps_per_epoch=self.steps_per_epoch,
             total_steps=self.epochs * self.steps_per_epoch,
         )

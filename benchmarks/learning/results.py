@@ -9,6 +9,7 @@ from benchmarks.support.json_lines import read_lines
 _RESULTS = Path(__file__).resolve().parents[1] / "results"
 RESULTS = {
     "pair": _RESULTS / "learning.jsonl",
+    "late": _RESULTS / "learning_late.jsonl",
     "chain": _RESULTS / "learning_chain.jsonl",
     "group": _RESULTS / "learning_group.jsonl",
 }

@@ -141,7 +141,7 @@ def _table(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
         cells = (
             name,
             str(scheme.staleness),
-            scheme.backward if scheme.staleness else "",
+            _late(suite, name, scheme),
             _in_turn(scheme.codec for scheme in schemes),
             _feedback(suite, scheme) if codec_spec(scheme.codec).lossy else "",
             _in_turn(scheme.downlink_codec for scheme in schemes),
@@ -151,6 +151,12 @@ def _table(suite: Suite, results: Sequence[Result]) -> Iterator[str]:
             str(len(accuracies)),
         )
         yield f"| {' | '.join(cells)} |"
+
+
+def _late(suite: Suite, name: str, scheme: Scheme) -> str:
+    if not scheme.staleness:
+        return ""
+    return f"{scheme.backward}, features of predicted weights" if name in suite.predicted else scheme.backward
 
 
 def _feedback(suite: Suite, scheme: Scheme) -> str:

@@ -175,6 +175,8 @@ def _memory(workload: Workload, plan: StepPlan, worker: str) -> Memory:
         if stage.stop < placement.blocks:
             graphs = policy_by_name(config.deployment.backward).keeps_graphs
             waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(tuple(inputs[slot] for slot in read))
+            if placement.staleness and workload.recipe.staleness_correction != "none" and not graphs:
+                activations += _bytes(_learnt(blocks))  # the weights that are predicted for a forward
     if model.updated_together:  # gradients wait for the coefficient, which follows from all
         waiting += learnt
     return Memory(

@@ -66,6 +66,7 @@ class Workload:
             seed=training.seed,
             precision=training.precision,
             accumulate_batches=training.accumulate_batches,
+            staleness_correction=config.deployment.staleness_correction,
             checkpoint_activations=training.checkpoint_activations,
             label_tensors=len(label_tensors(first.labels)),
             samples_ahead=data.ahead,

@@ -118,7 +118,8 @@ class Calibration:
         """Name the experiment that the trainings belong to, beside the fields that each of them has itself."""
         config = self._config
         sections = (config.model, config.data, config.training, config.compute)
-        deployment = (config.deployment.backward, config.deployment.feedback, config.deployment.first_codec)
+        of = config.deployment
+        deployment = (of.backward, of.staleness_correction, of.feedback, of.first_codec)
         on = (self._settings.on, *_place(config, self._settings.on))
         parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs, on)
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())

@@ -39,9 +39,9 @@ class UpdateMemory(NamedTuple):
     """Memory that updates take beside the weights."""
 
     optimizer_bytes: OptimizerBytes
-    gradients: int = 1
-    """Gradients of each parameter that learns at one time: that of a batch, and the sum of those before it where there are
-    any."""
+    copies: int = 1
+    """Copies of each parameter that learns: the gradient of a batch, and where there are any the sum of those before it, and
+    predicted weights."""
 
 
 def estimate_training_bytes(
@@ -107,8 +107,8 @@ def _with_gradient(features: Features, answered: Collection[int]) -> Features:
 def state_bytes(module: nn.Module, updates: UpdateMemory) -> int:
     """Bytes of weights, gradients, optimizer state and buffers, and of one more copy of all but the gradients: a block
     that arrives, its frozen weights included, is held beside the one that it replaces."""
-    gradients = updates.gradients * sum(value.nbytes for value in module.parameters() if value.requires_grad)
-    return 2 * state_copy_bytes(module, updates) + gradients
+    learnt = sum(value.nbytes for value in module.parameters() if value.requires_grad)
+    return 2 * state_copy_bytes(module, updates) + updates.copies * learnt
 
 
 def state_copy_bytes(module: nn.Module, updates: UpdateMemory) -> int:

@@ -19,6 +19,7 @@ from shared.training.block_failures import block_failure
 from shared.training.clipping import SKIP, BlockNorms, Clipping
 from shared.training.loss_scale import LossScale
 from shared.training.optimizers import Grouping, build_optimizer
+from shared.training.prediction import predict
 from shared.training.range_updates import RangeUpdates
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
@@ -279,6 +280,11 @@ class HeldBlocks:
         with self._update_failures:
             self._range_updates.update(self._optimizer, self._learning[index], one, gradients, step)
         self.weights_version += 1
+
+    def predict(self, copies: Sequence[tuple[nn.Parameter, Tensor]], steps: Sequence[int]) -> None:
+        """Move copies of parameters of these blocks to where the updates of these steps will take them; see `prediction`."""
+        if self._optimizer is not None:
+            predict(self._optimizer, self.recipe, copies, steps)
 
     def _check_all(self, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
         for index, tensors in arriving.items():

@@ -13,6 +13,7 @@ from shared.config import Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import FrozenMode, Learning
 from shared.registry import OptimizerConfig, Precision, Precisions
+from shared.registry.corrections import StalenessCorrection, check_correction
 
 _SCHEDULE_KEYS = {
     "constant": set[str](),
@@ -65,6 +66,8 @@ class Recipe(Section):
     """Precision of forward passes and of the loss, of all workers or by worker."""
     accumulate_batches: PositiveInt = 1
     """Batches of one update: its gradient is that of the mean of their losses. Steps and schedules go on counting batches."""
+    staleness_correction: StalenessCorrection = "none"
+    """Treatment of the updates that come between the forward of a batch and its own."""
     checkpoint_activations: bool = False
     """A backward computes the forward of each block again, in place of keeping what it has computed."""
     label_tensors: Annotated[int, Field(ge=1, le=MOST_LABEL_TENSORS)] = 1
@@ -96,6 +99,11 @@ class Recipe(Section):
                 f'features are recalled, and frozen_mode is "{self.frozen_mode}"; only blocks that are frozen with "eval" '
                 "make the same feature in every epoch"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _the_correction_suits_the_optimizer(self) -> Self:
+        check_correction(self.staleness_correction, self.optimizer)
         return self
 
     @property

@@ -4,6 +4,7 @@ It does not know whether it is first or last, nor where its inputs come from or 
 same wherever it runs: its random state is derived from (seed, step, block). Called from one thread.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -120,10 +121,10 @@ class Stage:
         """Update every block by the gradients of its backward passes, and drop these."""
         self.held.update(range(self.first, self.stop), step)
 
-    def forward_only(self, step: int, inputs: Slots) -> Slots:
-        """Run the blocks in training mode without a graph; buffers are updated."""
+    def forward_only(self, step: int, inputs: Slots, weights: Weights | None = None) -> Slots:
+        """Run the blocks in training mode without a graph; buffers are updated. weights: as in `forward`."""
         with torch.no_grad():
-            return self._run(step, self._placed(inputs), None)
+            return self._run(step, self._placed(inputs), weights)
 
     def _run(self, step: int, features: Slots, weights: Weights | None) -> Slots:
         features = self._writable(self._fitting(features))
@@ -132,7 +133,7 @@ class Stage:
             runs_again = self.held.recipe.checkpoint_activations and torch.is_grad_enabled()
             for position, block in enumerate(self.blocks):
                 self._running = position
-                values = None if weights is None else weights[block.index]
+                values = None if weights is None else weights[block.index] or None
                 run = partial(self._run_block, block, step, values)
                 features = run_again_later(block, run, features) if runs_again else run(*features)
         return features
@@ -179,6 +180,29 @@ class Stage:
             }
             for block in self.blocks
         }
+
+    def predict_weights(self, pending: Sequence[int]) -> Weights | None:
+        """A copy of the trainable parameters as the updates of the pending steps are likely to leave them.
+
+        None where the recipe corrects no staleness, and where none of these steps updates anything.
+        """
+        recipe = self.held.recipe
+        if recipe.staleness_correction == "none":
+            return None
+        steps = [step for step in pending if recipe.updates_after(step)]
+        if not steps:
+            return None
+        weights = self.copy_weights()
+        self.held.predict(
+            [
+                (parameter, weights[block.index][name])
+                for block in self.blocks
+                for name, parameter in block.module.named_parameters()
+                if parameter.requires_grad
+            ],
+            steps,
+        )
+        return weights
 
     def adopt_gradients(self, weights: Weights) -> None:
         """Move the gradients that a backward left on a copy of the weights to the parameters that were copied."""

@@ -6,6 +6,7 @@ of a step) and nothing of how the product computes it. `PlainEdge` does the same
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol
@@ -165,7 +166,8 @@ def plain_loss(name: str, output: Value, labels: Tensor) -> Tensor:
 class PlainEdge:
     """The first blocks of a module with gradients that come late: deep copies and autograd, nothing else.
 
-    Replay (paper 000, Eq. 3) is the gradient at the weights of now; stash is that at the weights of then.
+    Replay (paper 000, Eq. 3) is the gradient at the weights of now; stash is that at the weights of then. A forward may run on
+    weights that are predicted for the time of its update.
     """
 
     def __init__(self, blocks: Iterable[nn.Module], recipe: Recipe, policy: str) -> None:
@@ -177,9 +179,41 @@ class PlainEdge:
 
     def forward(self, step: int, inputs: Tensor, *, weights_stay: bool) -> Value:
         """The feature of a batch. weights_stay: the weights change no more before this batch's own update."""
-        self._then[step] = inputs, copy.deepcopy(self.blocks) if weights_stay or self._policy == "stash" else None
+        with self._predicted(list(self._then)):
+            self._then[step] = inputs, copy.deepcopy(self.blocks) if weights_stay or self._policy == "stash" else None
+            with torch.no_grad():
+                return plain_forward(self.blocks, self._recipe.seed, step, inputs.clone())
+
+    @contextmanager
+    def _predicted(self, pending: list[int]) -> Iterator[None]:
+        """Have the weights to which the updates of these steps bring them if no further gradient comes."""
+        updating = [step for step in pending if self._recipe.updates_after(step)]
+        if self._recipe.staleness_correction == "none" or not updating:
+            yield
+            return
+        before = [parameter.detach().clone() for parameter in self.blocks.parameters()]
         with torch.no_grad():
-            return plain_forward(self.blocks, self._recipe.seed, step, inputs.clone())
+            for place, group in enumerate(self._optimizer.param_groups):
+                for parameter in group["params"]:
+                    self._go_on(parameter, [learning_rate(self._recipe, step, place) for step in updating])
+        yield
+        with torch.no_grad():
+            for parameter, value in zip(self.blocks.parameters(), before, strict=True):
+                parameter.copy_(value)
+
+    def _go_on(self, parameter: Tensor, rates: list[float]) -> None:
+        if not (kept := self._optimizer.state.get(parameter)):
+            return
+        config = self._recipe.optimizer
+        if config.name in ("adam", "adamw"):
+            beta1, beta2 = config.betas or (0.9, 0.999)
+            count, eps = float(kept["step"]), config.eps or 1e-8
+            way = sum(rate * beta1**later for later, rate in enumerate(rates, 1))
+            divisor = kept["exp_avg_sq"].sqrt() / (1 - beta2**count) ** 0.5 + eps
+            parameter.addcdiv_(kept["exp_avg"], divisor, value=-way / (1 - beta1**count))
+        else:
+            way = sum(rate * config.momentum**later for later, rate in enumerate(rates, 1))
+            parameter.add_(kept["momentum_buffer"], alpha=-way)
 
     def backward(self, step: int, gradient: Tensor | tuple[Tensor | None, ...]) -> None:
         """Apply the error gradient of a batch; of a tuple of tensors a tuple, None where there is none."""

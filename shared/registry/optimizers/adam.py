@@ -7,6 +7,7 @@ from pydantic import PositiveFloat
 from shared.registry.optimizers.spec import (
     STEP_COUNT,
     BelowOne,
+    Momentum,
     OptimizerSettings,
     OptimizerSpec,
     Shape,
@@ -30,5 +31,10 @@ def _state(shape: Shape, _settings: AdamSettings) -> StateShapes:
     return {"step": STEP_COUNT, "exp_avg": StateShape(shape), "exp_avg_sq": StateShape(shape)}
 
 
-ADAM = OptimizerSpec("adam", AdamSettings, "torch.optim:Adam", _keywords, _state)
-ADAMW = OptimizerSpec("adamw", AdamSettings, "torch.optim:AdamW", _keywords, _state)
+def _momentum(settings: AdamSettings) -> Momentum:
+    (decay, square_decay), eps = settings.betas, settings.eps
+    return Momentum("exp_avg", decay, "exp_avg_sq", square_decay, eps)
+
+
+ADAM = OptimizerSpec("adam", AdamSettings, "torch.optim:Adam", _keywords, _state, _momentum)
+ADAMW = OptimizerSpec("adamw", AdamSettings, "torch.optim:AdamW", _keywords, _state, _momentum)

@@ -7,6 +7,7 @@ from pydantic import PositiveFloat
 from shared.registry.optimizers.spec import (
     STEP_COUNT,
     BelowOne,
+    Momentum,
     OptimizerSettings,
     OptimizerSpec,
     Shape,
@@ -33,4 +34,8 @@ def _state(shape: Shape, settings: RmspropSettings) -> StateShapes:
     return layout | ({"momentum_buffer": StateShape(shape)} if settings.momentum else {})
 
 
-RMSPROP = OptimizerSpec("rmsprop", RmspropSettings, "torch.optim:RMSprop", _keywords, _state)
+def _momentum(settings: RmspropSettings) -> Momentum | None:
+    return Momentum("momentum_buffer", settings.momentum) if settings.momentum else None
+
+
+RMSPROP = OptimizerSpec("rmsprop", RmspropSettings, "torch.optim:RMSprop", _keywords, _state, _momentum)

@@ -4,7 +4,15 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from shared.registry.optimizers.spec import BelowOne, OptimizerSettings, OptimizerSpec, Shape, StateShape, StateShapes
+from shared.registry.optimizers.spec import (
+    BelowOne,
+    Momentum,
+    OptimizerSettings,
+    OptimizerSpec,
+    Shape,
+    StateShape,
+    StateShapes,
+)
 
 
 class SgdSettings(OptimizerSettings):
@@ -28,4 +36,8 @@ def _state(shape: Shape, settings: SgdSettings) -> StateShapes:
     return {"momentum_buffer": StateShape(shape)} if settings.momentum else {}
 
 
-SGD = OptimizerSpec("sgd", SgdSettings, "torch.optim:SGD", _keywords, _state)
+def _momentum(settings: SgdSettings) -> Momentum | None:
+    return Momentum("momentum_buffer", settings.momentum) if settings.momentum else None
+
+
+SGD = OptimizerSpec("sgd", SgdSettings, "torch.optim:SGD", _keywords, _state, _momentum)

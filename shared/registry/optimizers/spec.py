@@ -62,6 +62,27 @@ STEP_COUNT = StateShape((), is_count=True, on_host=True)
 StateShapes = dict[str, StateShape]
 """The tensors kept for one parameter, by the keys of `torch.optim.Optimizer.state[parameter]`, which must be flat."""
 
+
+@dataclass(frozen=True, slots=True)
+class Momentum:
+    """The tensor of the state along which the weights go on when no further gradient comes.
+
+    An update moves a weight by the learning rate times this tensor; with `square`, as Adam does, times the tensor over the root
+    of the mean of squares, both without their bias.
+    """
+
+    key: str
+    """Name of the tensor in the state of a parameter."""
+    decay: float
+    """Share of the tensor that is left after an update."""
+    square: str | None = None
+    """Name of the running mean of squared gradients; None where nothing is divided by it."""
+    square_decay: float = 0.0
+    """Share of that mean that is left after an update."""
+    eps: float = 0.0
+    """Added to the root."""
+
+
 SettingsT = TypeVar("SettingsT", bound=OptimizerSettings)
 
 
@@ -80,6 +101,8 @@ class OptimizerSpec(Generic[SettingsT]):
     state: Callable[[Shape, SettingsT], StateShapes]
     """State that the optimizer keeps for a parameter of this shape once it has updated it, exactly: a peer's state is
     judged by this, and memory is counted by it."""
+    momentum: Callable[[SettingsT], Momentum | None] = lambda _settings: None
+    """Function that gives the momentum, along which weights are predicted; None where there is none to predict them by."""
     is_elementwise: bool = True
     """True if it updates each element by that element's own gradient and state, so that a group may update ranges of a
     parameter one after the other."""

@@ -128,4 +128,5 @@ def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> in
 
 def update_memory(recipe: Recipe) -> UpdateMemory:
     """Return the memory that updates take under a recipe."""
-    return UpdateMemory(partial(optimizer_bytes, config=recipe.optimizer), 1 + (recipe.accumulate_batches > 1))
+    copies = 1 + (recipe.accumulate_batches > 1) + (recipe.staleness_correction != "none")
+    return UpdateMemory(partial(optimizer_bytes, config=recipe.optimizer), copies)

@@ -24,9 +24,11 @@ class Replay:
 
     def forward(self, step: int, inputs: Slots) -> Slots:
         """See `BackwardPolicy`."""
-        if self._stage.gradients_return:
-            self._history.append((step, inputs))
-        return self._stage.forward_only(step, inputs)
+        if not self._stage.gradients_return:
+            return self._stage.forward_only(step, inputs)
+        weights = self._stage.predict_weights([pending for pending, _ in self._history])
+        self._history.append((step, inputs))
+        return self._stage.forward_only(step, inputs, weights)
 
     def backward(self, step: int, gradients: Gradients) -> Gradients:
         """See `BackwardPolicy`."""

@@ -28,13 +28,18 @@ class Stash:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
-        if self._weights is None or self._copied_version != self._stage.held.weights_version:
-            self._weights, self._copied_version = self._stage.copy_weights(), self._stage.held.weights_version
+        weights = self._stage.predict_weights([pending for pending, _, _ in self._history]) or self._present_weights()
         if self._history:
             renew_buffers(self._stage)
-        graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient, weights=self._weights)
-        self._history.append((step, graph, self._weights))
+        graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient, weights=weights)
+        self._history.append((step, graph, weights))
         return detached(graph)
+
+    def _present_weights(self) -> Weights:
+        """A copy of the weights of now: one for all batches between two updates."""
+        if self._weights is None or self._copied_version != self._stage.held.weights_version:
+            self._weights, self._copied_version = self._stage.copy_weights(), self._stage.held.weights_version
+        return self._weights
 
     def backward(self, step: int, gradients: Gradients) -> Gradients:
         """See `BackwardPolicy`."""

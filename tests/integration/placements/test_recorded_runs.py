@@ -21,6 +21,7 @@ MANY_STEPS = 160
 MANY = [f"training.max_steps={MANY_STEPS}", "training.epochs=10", "training.evaluate_every_epochs=0"]
 """Enough for four changes, each of which may first admit trainers beside training."""
 LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
+PREDICTED = ('deployment.staleness_correction="prediction"',)
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
     pytest.param("chain of three", "cnn", "replay", LOSSY, marks=pytest.mark.slow),
@@ -30,6 +31,9 @@ CASES = [
     pytest.param("chain of three", "cnn", "replay", ('training.precision="fp16"', *LOSSY), marks=pytest.mark.slow),
     pytest.param("labels stay", "mlp", "replay", ('training.precision="fp16"',), marks=pytest.mark.full),
     ("samples divided", "mlp", "replay", LOSSY),
+    ("two workers", "cnn", "replay", PREDICTED),
+    pytest.param("chain of three", "tied", "stash", (*PREDICTED, *LOSSY), marks=pytest.mark.slow),
+    pytest.param("three tiers", "cnn", "replay", PREDICTED, marks=pytest.mark.slow),
     pytest.param("three tiers", "fickle", "replay", (), marks=pytest.mark.slow),
 ]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -86,6 +90,7 @@ MIXED = ('training.precision={edge="bf16", far="fp16"}',)
     "updates",
     [
         pytest.param((), id="by block"),
+        pytest.param(PREDICTED, id="with weights that are predicted"),
         pytest.param(CLIPPED_TOGETHER, id="together", marks=pytest.mark.full),
         pytest.param(HALF, id="in float16", marks=pytest.mark.full),
         pytest.param(MIXED, id="each in its own precision", marks=pytest.mark.full),
@@ -105,11 +110,12 @@ async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_pa
 
 
 @pytest.mark.full
-def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(tmp_path):
+@pytest.mark.parametrize("correction", [(), PREDICTED])
+def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(correction, tmp_path):
     out, steps = tmp_path / "out", 400
     kept = [f"checkpoints.location={tmp_path / 'edge'}", "checkpoints.every_steps=20", "compute.threads=1"]
     chosen = [
-        *recorded("mlp", out, *kept, "deployment.cut=2", *LOSSY),
+        *recorded("mlp", out, *kept, "deployment.cut=2", *LOSSY, *correction),
         f"training.max_steps={steps}",
         "training.epochs=50",
     ]

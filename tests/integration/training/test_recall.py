@@ -195,6 +195,10 @@ async def test_features_for_which_there_is_no_room_are_refused(tmp_path):
         (['model.frozen=["stem"]'], r"block 1 \(layers.0\) learns"),
         (["deployment.cut=4"], r"takes one cut"),
         (['output.directory="results"', "output.record=true"], "output.record is true"),
+        (
+            ["deployment.staleness_correction=prediction", 'training.optimizer={name="adam", learning_rate=0.01}'],
+            "no block here learns, so there is nothing to correct",
+        ),
         (['group.name="line"'], "a group's trainers keep no features"),
         (['data.train={factory="tests.integration.training.test_recall:Noisy"}'], "Noisy or data.collate draws random"),
         (

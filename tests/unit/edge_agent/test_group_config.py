@@ -37,6 +37,10 @@ def loaded(*flags):
         ([MEMBER, "trainers=[]"], "trainers is empty"),
         ([MEMBER, "deployment.staleness=[[0, 1], [2, 0]]"], "all members of a group have one K"),
         ([MEMBER, "training.accumulate_batches=2"], "a group updates after each batch"),
+        (
+            [MEMBER, "deployment.staleness_correction=prediction", "training.optimizer.name=adam"],
+            'deployment.staleness_correction is "prediction"; a group has the momentum of its weights',
+        ),
         ([MEMBER, "checkpoints.replicas=1"], "the trainer alone has the checkpoints"),
         ([MEMBER, "output.record=true", "output.directory=runs"], "do not tell the weights of a group"),
         ([MEMBER, PLANNED, "deployment.cut=1"], "each says where the member begins"),

@@ -23,6 +23,7 @@ def test_the_cuts_of_every_network_leave_every_worker_something_to_learn(name):
     for cut in itertools.chain(*network.cuts.values()):
         check_cut(cut, chain)
     (middle,) = network.cuts["pair"]
+    assert network.cuts["late"] == network.cuts["pair"]
     assert middle in (len(chain.blocks) // 2, -(-len(chain.blocks) // 2))
     for cuts in network.cuts.values():
         for first, stop in pairwise((0, *cuts, len(chain.blocks))):
@@ -59,6 +60,20 @@ def test_a_chain_of_three_trains_with_codecs_that_follow_the_milestones(archive,
     text = table.tables(results)
     assert "| chain-adaptive | 2 | replay | mbq2, then mbq3, then mbq4 |" in text
     assert "Goal: chain-mbq2 at most 1 point below chain:" in text
+
+
+@pytest.mark.slow
+def test_predicted_weights_make_another_training(archive, tmp_path):
+    path = tmp_path / "results.jsonl"
+    call = ["--data", str(archive), "--out", str(path), "--networks", "separable", "--epochs", "2", "--seeds", "3"]
+    call += ["--train-samples", str(3 * BATCH_SIZE), "--suite", "late"]
+    main([*call, "--configs", "serial", "k5", "k5-predicted", "k5-stash-predicted"])
+    results = read_results(path)
+    assert len({one.train_loss for one in results}) == 4
+    text = table.tables(results)
+    assert "| k5 | 5 | replay | fp32 |" in text
+    assert "| k5-predicted | 5 | replay, features of predicted weights | fp32 |" in text
+    assert "Goal: k5-predicted at least 0 points above k5:" in text
 
 
 @pytest.mark.full

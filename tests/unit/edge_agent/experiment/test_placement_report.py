@@ -134,6 +134,15 @@ def test_with_stashing_activations_and_weights_wait_in_memory():
     assert (replayed.activations, replayed.weights) == (stashed.activations, stashed.weights)
 
 
+def test_weights_that_are_predicted_are_one_copy_more():
+    late = (*CHAIN, "deployment.staleness=2")
+    plain, predicted = (
+        of(reported(*late, f"deployment.staleness_correction={name}", experiment=("cnn", "adam")), "near")[0]
+        for name in ("none", "prediction")
+    )
+    assert predicted.total == plain.total + plain.gradients
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_samples_that_leave_before_their_step_are_in_memory_at_both_ends(tmp_path, ahead):
     chosen = Workload(edge_config(*flags("cnn", "adam"), *shared(tmp_path), f"data.ahead={ahead}"))

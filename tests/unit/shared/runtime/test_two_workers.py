@@ -12,6 +12,7 @@ from shared.execution.split import Scheme
 from shared.model.random_state import random_state
 from shared.placement import Cargo, Placement, Route, two_workers
 from shared.registry import POLICIES
+from shared.training.recipe import Recipe
 from tests.support.linked import LinkedSession
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, tupled, tupled_chain
 from tests.support.placed import batch_of, built, recipe, state_of
@@ -35,9 +36,9 @@ def far_away(_sender: str, _receiver: str) -> Wire:
     return Wire(1e9, 1.0)
 
 
-def trained(module: nn.Module, placement: Placement, batches, **how) -> LinkedSession:
+def trained(module: nn.Module, placement: Placement, batches, told: Recipe | None = None, **how) -> LinkedSession:
     async def main() -> LinkedSession:
-        session = LinkedSession(module, placement, recipe("sgd"), **how)
+        session = LinkedSession(module, placement, told or recipe("sgd"), **how)
         await session.train(batches)
         return session
 
@@ -46,16 +47,18 @@ def trained(module: nn.Module, placement: Placement, batches, **how) -> LinkedSe
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("limit", range(6))
-def test_over_a_slow_link_every_gradient_is_as_late_as_allowed(limit, policy):
+@pytest.mark.parametrize("correction", ["none", "prediction"])
+def test_over_a_slow_link_every_gradient_is_as_late_as_allowed(limit, policy, correction):
     """A stricter rule would leave the link waiting."""
+    told = recipe("adam").model_copy(update={"staleness_correction": correction})
     batches = [batch_of(step, SAMPLES) for step in range(STEPS)]
     scheme, module = Scheme(limit, policy), built("dropping")
-    session = trained(module, at_cut(CUT, scheme), batches, backward=policy, wires=far_away)
+    session = trained(module, at_cut(CUT, scheme), batches, told, backward=policy, wires=far_away)
     edge = session.blocks["edge"]
     assert edge.staleness == [min(step, limit) for step in range(STEPS) for _ in range(CUT)]
     assert edge.most_inputs_kept <= limit
     order = steady_order(0, STEPS, limit)
-    plain_split(list(module), CUT, recipe("sgd"), policy, scheme.feedback, order, lambda _: scheme, batches.__getitem__)
+    plain_split(list(module), CUT, told, policy, scheme.feedback, order, lambda _: scheme, batches.__getitem__)
     assert_same_bits(dict(module.state_dict()), state_of(session.chains, session.placement))
 
 

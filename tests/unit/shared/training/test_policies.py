@@ -2,12 +2,14 @@
 
 import copy
 import weakref
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
@@ -102,9 +104,11 @@ OPTIMIZERS = (
 )
 
 
-def recipe(optimizer: OptimizerConfig = OPTIMIZERS[0]) -> Recipe:
+def recipe(optimizer: OptimizerConfig = OPTIMIZERS[0], **keys: Any) -> Recipe:
     schedule = ScheduleConfig(name="exponential", every="step", gamma=0.9)
-    return Recipe(optimizer=optimizer, schedule=schedule, loss="mse", seed=SEED, steps_per_epoch=9, total_steps=99)
+    return Recipe(
+        optimizer=optimizer, schedule=schedule, loss="mse", seed=SEED, steps_per_epoch=9, total_steps=99, **keys
+    )
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
@@ -122,8 +126,8 @@ def gradient_of(step: int, feature: Tensor) -> Tensor:
         return torch.randn(feature.shape)
 
 
-def stage_of(module: nn.Module, example: Tensor, cut: int = 2, optimizer: OptimizerConfig = OPTIMIZERS[0]) -> Stage:
-    return lone_stage(build_chain(module, example), 0, cut, recipe(optimizer), CPU)
+def stage_of(module: nn.Module, example: Tensor, cut: int = 2, told: Recipe | None = None) -> Stage:
+    return lone_stage(build_chain(module, example), 0, cut, told or recipe(), CPU)
 
 
 @st.composite
@@ -147,15 +151,18 @@ def orders(draw):
     name=st.sampled_from(sorted(MODULES)),
     policy=st.sampled_from(sorted(POLICIES)),
     optimizer=st.sampled_from(OPTIMIZERS),
+    correction=st.sampled_from(["none", "prediction"]),
+    accumulated=st.sampled_from([1, 2]),
     order=orders(),
 )
-def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, order):
-    stage = stage_of(build(name), batch_of(name, 0), optimizer=optimizer)
+def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, correction, accumulated, order):
+    told = recipe(optimizer, staleness_correction=correction, accumulate_batches=accumulated)
+    stage = stage_of(build(name), batch_of(name, 0), told=told)
     weights_stay, events = order
     ours = (KeptGraph if weights_stay else policy_by_name(policy))(stage)
     plain_module = build(name)
     blocks = plain_module.blocks() if name == "texts" else list(plain_module)
-    plain = PlainEdge(blocks[:2], recipe(optimizer), policy)
+    plain = PlainEdge(blocks[:2], told, policy)
     features = {}
     for step, goes_forward in events:
         if goes_forward:
@@ -193,6 +200,51 @@ def test_with_no_update_in_between_a_policy_equals_the_kept_graph_bit_for_bit(po
             stage.update(step)
         states.append(chain.module.state_dict())
     assert_same_bits(*states)
+
+
+GOING_ON = [
+    OptimizerConfig(learning_rate=0.1, momentum=0.8),
+    OptimizerConfig(name="adam", learning_rate=0.01, betas=(0.8, 0.9999)),
+    OptimizerConfig(name="adamw", learning_rate=0.01, betas=(0.8, 0.9999), eps=1e-3),
+    OptimizerConfig(name="rmsprop", learning_rate=0.01, momentum=0.7),
+]
+
+
+@pytest.mark.parametrize("optimizer", GOING_ON, ids=lambda optimizer: optimizer.name)
+def test_a_prediction_is_where_the_updates_lead_to_which_no_gradient_comes(optimizer):
+    """Nearly so: the running mean of squares decays as well, and the bias of means is corrected less and less."""
+    told = recipe(optimizer, staleness_correction="prediction")
+    stage = stage_of(build("normed"), batch_of("normed", 0), told=told)
+    replay = Replay(stage)
+    for step in range(30):
+        (feature,) = replay.forward(step, (batch_of("normed", step),))
+        replay.backward(step, (gradient_of(step, feature),))
+        stage.update(step)
+    weights = [parameter for block in stage.blocks for parameter in block.module.parameters()]
+    before = parameters_to_vector(weights)
+    likely = stage.predict_weights([30, 31])
+    assert likely is not None
+    predicted = parameters_to_vector([weight for of_block in likely.values() for weight in of_block.values()])
+    assert torch.equal(parameters_to_vector(weights), before), "the weights themselves do not move"
+    for step in (30, 31):
+        for weight in weights:
+            weight.grad = torch.zeros_like(weight)
+        stage.update(step)
+    after = parameters_to_vector(weights)
+    assert (predicted - after).norm() < 0.05 * (after - before).norm()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("pending", "moves"), [((), False), ((4,), False), ((5,), True), ((4, 5, 6), True)])
+def test_only_updates_that_are_still_to_come_are_foreseen(policy, pending, moves):
+    told = recipe(staleness_correction="prediction", accumulate_batches=2)
+    stage = stage_of(build("normed"), batch_of("normed", 0), told=told)
+    chosen = policy_by_name(policy)(stage)
+    for step in range(4):
+        (feature,) = chosen.forward(step, (batch_of("normed", step),))
+        chosen.backward(step, (gradient_of(step, feature),))
+        stage.update(step)
+    assert (stage.predict_weights(pending) is not None) == moves
 
 
 @pytest.mark.parametrize("policy", POLICIES)

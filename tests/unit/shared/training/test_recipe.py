@@ -135,6 +135,23 @@ def test_a_schedule_that_makes_no_sense_is_refused(values, what: str):
         ScheduleConfig(**values)
 
 
+@pytest.mark.parametrize(
+    "values", [{}, {"name": "rmsprop"}, {"name": "adagrad"}, {"name": "adafactor"}, {"name": "lion"}]
+)
+def test_a_prediction_under_an_optimizer_without_momentum_is_refused(values):
+    optimizer = OptimizerConfig(**values)
+    with pytest.raises(ValidationError, match=f"follows the momentum of the optimizer, and {optimizer.name} has none"):
+        Recipe(
+            optimizer=optimizer,
+            schedule=ScheduleConfig(),
+            loss="mse",
+            seed=0,
+            staleness_correction="prediction",
+            steps_per_epoch=5,
+            total_steps=50,
+        )
+
+
 def test_a_key_at_its_default_is_not_refused():
     written_out = OptimizerConfig(name="adam", momentum=0.0, nesterov=False, alpha=0.99)
     assert written_out == OptimizerConfig(name="adam")
@@ -158,7 +175,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    22: {
+    23: {
         "accumulate_batches": "integer",
         "checkpoint_activations": "boolean",
         "frozen": "array",
@@ -193,6 +210,7 @@ RECIPES = {
         "schedule.period": "integer or null",
         "schedule.warmup_steps": "integer",
         "seed": "integer",
+        "staleness_correction": "string",
         "steps_per_epoch": "integer",
         "total_steps": "integer",
     }
