@@ -25,7 +25,7 @@ from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist
 from edge_agent.observability.timeline import load as load_timeline
 from edge_agent.observability.timeline_window import choose_window, summary
-from edge_agent.planning import SCHEMA, load_profile, load_trace
+from edge_agent.planning import load_profile, load_trace
 from edge_agent.planning.prediction import (
     complete,
     known_devices,
@@ -49,12 +49,29 @@ from shared.training.held_state import copy_state, put_back, states_in
 from shared.training.recipe import Recipe
 from shared.training.state_file import serialize
 from shared.training.step_log import check_steps
-from tests.conftest import ROOT
 from tests.fuzz.damage import absurd_texts, damaged, json_files, json_values, reworded
+from tests.fuzz.good_files import (
+    CSV,
+    EDGE,
+    GHENT,
+    IMAGES,
+    LAYERS,
+    LISTS_5G,
+    MAHIMAHI,
+    PARTS,
+    PLACED,
+    PLACEMENT,
+    PROFILE,
+    RECORD,
+    SESSION_ID,
+    STEPS,
+    TIERS,
+    TIMELINE,
+    TRAINER,
+)
 from tests.support.latency import costs_of, table_of
 from tests.support.wire import BATCH, FEATURES, open_request
 
-SESSION_ID = "0123456789abcdef" * 2
 NAME = CheckpointName(1, 7)
 
 
@@ -92,12 +109,6 @@ def _sealed(good: dict[str, Any]) -> st.SearchStrategy[bytes]:
     return reworded(good).map(seal) | json_values.map(seal) | damaged(seal(good)) | json_files(json.loads(seal(good)))
 
 
-def _config_files(good: str) -> st.SearchStrategy[bytes]:
-    keys = st.sampled_from(_KEYS)
-    values = st.one_of(absurd_texts, json_values.map(partial(json.dumps, default=str)).map(str.encode))
-    return damaged(good.encode()) | st.builds(lambda key, value: key.encode() + b" = " + value, keys, values)
-
-
 _KEYS = (
     "data.kwargs.x",
     "trainer.address",
@@ -110,133 +121,13 @@ _KEYS = (
     "x",
     "log",
 )
-_EDGE = """
-[model]
-factory = "shared.model.zoo:mlp"
-kwargs = { hidden = 16 }
-[data.train]
-factory = "edge_agent.data:digits"
-[deployment]
-cut = 1
-staleness = [[0, 1], [2, 3]]
-[training.optimizer]
-learning_rate = 5e-2
-"""
-_PLACED = """
-[[trainers]]
-name = "near"
-address = "127.0.0.1:1"
-[[trainers]]
-name = "far"
-address = "127.0.0.1:2"
-[placement]
-edge = ["0:2", "6:"]
-near = "2:4"
-far = "4:6"
-labels = "edge"
-[privacy]
-inputs_to = ["near"]
-"""
-_PLACEMENT = {
-    "schema": "isthmus.placement/v1",
-    "workers": ["edge", "near", "far"],
-    "tiles": [
-        {"worker": "edge", "blocks": [0, 2], "samples": [0, 3]},
-        {"worker": "near", "blocks": [0, 2], "samples": [3, 8]},
-        {"worker": "far", "blocks": [2, 4]},
-    ],
-    "sources": [{"worker": "edge", "samples": [0, 8]}],
-    "labels": ["far"],
-    "owners": {"0": "near", "1": "far"},
-    "staleness": 2,
-    "codecs": [{"from": "edge", "to": "far", "cargo": "feature", "codec": "uniform8"}],
-}
-_TRAINER = """
-[server]
-listen = "127.0.0.1:50051"
-max_sessions = 8
-session_idle_seconds = 1800.0
-[models]
-allowed = ["shared.model.zoo"]
-"""
-_PROFILE = {
-    "schema": SCHEMA,
-    "model": "small",
-    "batch_size": 8,
-    "blocks": [{"name": "a", "bytes": 1e6, "parameter_bytes": 5e5}, {"name": "b", "bytes": 2e6}],
-    "feature_bytes": [None, 4e6, 2e6],
-    "gradient_bytes": [None, 4e6, 2e6],
-    "workers": [
-        {
-            "name": "edge",
-            "replayed": [[0, 1, 1.0], [0, 2, 2.0]],
-            "serial": [[0, 1, 0.5]],
-            "message": {"seconds": 0.5, "seconds_per_byte": 1e-9, "waited_seconds": 0.25},
-        },
-        {"name": "trainer", "replayed": [[1, 2, 0.5]]},
-    ],
-    "links": [{"between": ["edge", "trainer"], "uplink": 1e6, "downlink": 1e7, "round_trip_seconds": 0.1}],
-    "encode": [0.125, 1e-7],
-    "min_bits": [32, 8, 4],
-    "max_staleness": 3,
-    "remarks": {"device": "Pi 4", "spread": [1, None]},
-}
-_TIERS = json.loads((ROOT / "deploy" / "demo" / "tiers.json").read_text())
-_LAYERS = json.loads((ROOT / "deploy" / "demo" / "layers.json").read_text())
-_PARTS = {
-    "of": "settings",
-    "cuts": {
-        "1": {"edge": [0.5, 1.0], "serial": [0.5], "cloud": [2]},
-        "2": {"skipped": "needs more memory than there is"},
-    },
-}
-_LANES = [
-    {"phase": "edge", "of": "edge", "by_reports": False},
-    {"phase": "uplink", "of": "edge>near", "by_reports": False},
-    {"phase": "cloud", "of": "near", "by_reports": True},
-    {"phase": "link", "of": "near>far", "by_reports": False},
-]
-_TIMELINE = {
-    "traceEvents": [
-        *(
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": "a lane", **lane}}
-            for number, lane in enumerate(_LANES)
-        ),
-        *(
-            {
-                "ph": "X",
-                "name": f"{what} {step}",
-                "cat": module,
-                "pid": 1,
-                "tid": begin,
-                "ts": 10.0 * step + begin,
-                "dur": 2.0,
-                "args": {"step": step},
-            }
-            for step in range(3)
-            for begin, (module, what) in enumerate([("edge", "forward"), ("uplink", "feature"), ("cloud", "step")])
-        ),
-        {"ph": "C", "name": "near>far", "cat": "link", "pid": 1, "tid": 3, "ts": 1.0, "args": {"bits_per_second": 8e6}},
-    ]
-}
-_RECORD = {
-    "session_id": SESSION_ID,
-    "config": {"model": {"factory": "shared.model.zoo:mlp"}},
-    "samples": 100,
-    "schedule_steps": 10,
-    "start_digest": None,
-    "trainer": "127.0.0.1:50051",
-    "model": "m",
-    "total_steps": 10,
-    "began": "2026-01-01",
-    "shared": [1, 7],
-}
-_MAHIMAHI = b"1\n5\n5\n130\n400\n"
-_GHENT = b"1453122797863 0 51.03 3.7 20000 1000\n1453122798863 1000 51.03 3.7 30000 1000\n"
-_CSV = b"second,bytes per second\n0,1000\n1,2500.5\n3,0\n"
-_LISTS_5G = b"Run 1\n1.5,2.5,3\nRun 2\n0.1,0.2\n5,6\n0.1,0.2\n7,8\n"
-_STEPS = b"applied 0 aa\napplied 1 bb\nback 1\napplied 1 bb\napplied 2 cc\npassed 3 9\n"
-_IMAGES = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 2) + bytes(8)
+"""Keys that a damaged configuration says something absurd of."""
+
+
+def _config_files(good: str) -> st.SearchStrategy[bytes]:
+    keys = st.sampled_from(_KEYS)
+    values = st.one_of(absurd_texts, json_values.map(partial(json.dumps, default=str)).map(str.encode))
+    return damaged(good.encode()) | st.builds(lambda key, value: key.encode() + b" = " + value, keys, values)
 
 
 def _read_configuration(cls: type[Any]) -> Callable[[Path], object]:
@@ -337,30 +228,30 @@ def kinds() -> Mapping[str, Kind]:
     table, predictor = json.loads(table_to_json(tables["slow"])), predictor_to_bytes(known_devices(tables))
     tokens = make_token("pi-7", list(Scope))[1] + make_token("pi-8", [Scope.READ])[1]
     return {
-        "edge configuration": Kind(_config_files(_EDGE), _a_file("edge.toml", _read_configuration(EdgeConfig))),
-        "several trainers": Kind(_config_files(_PLACED), _a_file("edge.toml", _read_configuration(EdgeConfig))),
-        "placement": Kind(json_files(_PLACEMENT), _a_file("placement.json", _read_placement)),
-        "trainer configuration": Kind(_config_files(_TRAINER), _a_file("t.toml", _read_configuration(TrainerConfig))),
+        "edge configuration": Kind(_config_files(EDGE), _a_file("edge.toml", _read_configuration(EdgeConfig))),
+        "several trainers": Kind(_config_files(PLACED), _a_file("edge.toml", _read_configuration(EdgeConfig))),
+        "placement": Kind(json_files(PLACEMENT), _a_file("placement.json", _read_placement)),
+        "trainer configuration": Kind(_config_files(TRAINER), _a_file("t.toml", _read_configuration(TrainerConfig))),
         "tokens": Kind(_token_files(tokens), _a_file("tokens.toml", read_tokens)),
-        "profile": Kind(json_files(_PROFILE), _a_file("profile.json", load_profile)),
-        "profile of three tiers": Kind(json_files(_TIERS), _a_file("tiers.json", load_profile)),
-        "layers": Kind(json_files(_LAYERS), _a_file("layers.json", _read_layers)),
+        "profile": Kind(json_files(PROFILE), _a_file("profile.json", load_profile)),
+        "profile of three tiers": Kind(json_files(TIERS), _a_file("tiers.json", load_profile)),
+        "layers": Kind(json_files(LAYERS), _a_file("layers.json", _read_layers)),
         "latency table": Kind(json_files(table), _a_file("table.json", _read_table)),
         "predictor": Kind(_tensor_files(predictor), _a_file("predictor", _read_predictor)),
-        "parts of a profile": Kind(json_files(_PARTS), _a_file("profile.json.parts", _read_parts)),
-        "time line": Kind(json_files(_TIMELINE), _a_file("timeline.json", _read_timeline)),
-        "Mahimahi trace": Kind(damaged(_MAHIMAHI), _a_file("trace.up", load_trace)),
-        "packed trace": Kind(_packed(_MAHIMAHI), _a_file("trace.xz", load_trace)),
-        "Ghent trace": Kind(damaged(_GHENT), _a_file("trace.log", load_trace)),
-        "CSV trace": Kind(damaged(_CSV), _a_file("trace.csv", load_trace)),
-        "5G lists": Kind(damaged(_LISTS_5G), _a_file("trace.txt", lambda path: load_trace(path, 2))),
-        "step log": Kind(damaged(_STEPS), _a_file("steps.log", check_steps)),
-        "edge record": Kind(_sealed(_RECORD), _read_edge_record),
+        "parts of a profile": Kind(json_files(PARTS), _a_file("profile.json.parts", _read_parts)),
+        "time line": Kind(json_files(TIMELINE), _a_file("timeline.json", _read_timeline)),
+        "Mahimahi trace": Kind(damaged(MAHIMAHI), _a_file("trace.up", load_trace)),
+        "packed trace": Kind(_packed(MAHIMAHI), _a_file("trace.xz", load_trace)),
+        "Ghent trace": Kind(damaged(GHENT), _a_file("trace.log", load_trace)),
+        "CSV trace": Kind(damaged(CSV), _a_file("trace.csv", load_trace)),
+        "5G lists": Kind(damaged(LISTS_5G), _a_file("trace.txt", lambda path: load_trace(path, 2))),
+        "step log": Kind(damaged(STEPS), _a_file("steps.log", check_steps)),
+        "edge record": Kind(_sealed(RECORD), _read_edge_record),
         "trainer record": Kind(_sealed(trainer_record), _read_trainer_record),
         "checkpoint manifest": Kind(_sealed(manifest), read_manifest),
         "checkpoint state": Kind(_tensor_files(stage_file), read_state),
         "block state": Kind(_tensor_files(block_file), read_block),
-        "images": Kind(damaged(_IMAGES), _a_file("train-images-idx3-ubyte", _read_images)),
+        "images": Kind(damaged(IMAGES), _a_file("train-images-idx3-ubyte", _read_images)),
     }
 
 
