@@ -24,7 +24,7 @@ FAILURES = [one("it") for one in vars(errors).values() if inspect.isclass(one) a
 VALUES = {
     bool: [False, True],
     int: [0, 7],
-    float: [0.0, 1.0, 1000.0],
+    float: [0.0, 1000.0],
     float | None: [None, 0.0, 1000.0],
     errors.IsthmusError: FAILURES,
     errors.IsthmusError | None: [None, *FAILURES],
