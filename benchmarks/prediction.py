@@ -27,7 +27,8 @@ from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, seconds_per_step, write_json
 from benchmarks.support.series import Training, Trainings, trainings
-from edge_agent.planning import Profile, Rates, SearchSpace, greedy, load_profile
+from edge_agent.planning import Layout, Profile, Question, Rates, SearchSpace, greedy, load_profile, parts_of
+from edge_agent.planning.planners.plan import over
 from shared.errors import IsthmusError
 
 MEDIAN_GOAL, WORST_GOAL, DECISION_GOAL = 0.10, 0.20, 0.05
@@ -141,6 +142,13 @@ class Bench:
         self.link.shape(uplink, downlink)
         return Rates(self.plain.uplink(TCP_SECONDS), self.plain.downlink(TCP_SECONDS))
 
+    def phases(self, layout: Layout, rates: Rates) -> tuple[float, float, float, float]:
+        """Return the seconds of the device, the uplink, the trainer and the downlink in a step."""
+        parts = parts_of(Question(self.profile), layout, over(self.profile, rates))
+        edge, trainer = (parts.workers.get(name, 0.0) for name in self.profile.names)
+        up, down = next(iter(parts.links.values()), (0.0, 0.0))
+        return edge, up, trainer, down
+
     def measure(self, nominal: tuple[float, float], rates: Rates, deployment: Deployed) -> Case:
         """Predict one deployment and run it."""
         plan = fixed(self.profile, rates, deployment.layout(self.profile), HORIZON_STEPS)
@@ -155,7 +163,7 @@ class Bench:
             seen = Rates(run.uplink_bits_per_second, run.downlink_bits_per_second)
             modelled = fixed(self.profile, seen, deployment.layout(self.profile), HORIZON_STEPS).seconds_per_step
         measured = Spread.of(seconds)
-        case = Case(*nominal, deployment, predicted, plan.phase_seconds, measured, modelled)
+        case = Case(*nominal, deployment, predicted, self.phases(plan.layout, rates), measured, modelled)
         print(*row(case), file=sys.stderr, flush=True)
         return case
 

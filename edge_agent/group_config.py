@@ -24,8 +24,8 @@ class GroupSection(Section):
     schedule: Literal["sequential", "layerwise", "ibatch", "dynacomm", "flow"] = Field(
         default="flow", examples=["dynacomm"]
     )
-    """Strategy by which gradients and weights of blocks travel; `edge-agent schedule` compares them. "flow" sends each block as
-    soon as it can. With any other, segments of blocks travel together, and nothing is pulled before all is pushed."""
+    """Strategy by which gradients and weights of blocks travel; `edge-agent plan --strategy` shows it. "flow" sends each block
+    as soon as it can. With any other, segments of blocks travel together, and nothing is pulled before all is pushed."""
     layers: Path | None = Field(default=None, examples=["layers.json"])
     """File of layers (isthmus.profile/v3) with the seconds from which "ibatch" and "dynacomm" choose the segments: a layer for
     each block. Left out, this device measures them while it trains, and chooses again as they change."""

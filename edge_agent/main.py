@@ -10,14 +10,12 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.commands.choose import choose
 from edge_agent.commands.forget import forget
 from edge_agent.commands.measure import measure
 from edge_agent.commands.placement import placement
 from edge_agent.commands.plan import plan
 from edge_agent.commands.predictor import predictor
 from edge_agent.commands.profile import profile
-from edge_agent.commands.schedules.command import schedule
 from edge_agent.commands.simulate import simulate
 from edge_agent.commands.timeline import timeline
 from edge_agent.config import EdgeConfig
@@ -155,14 +153,12 @@ def model(
 
 
 control_commands.register(app)
-app.command()(choose)
 app.command()(forget)
 app.command()(measure)
 app.command()(placement)
 app.command()(plan)
 app.command()(profile)
 app.add_typer(predictor, name="predictor")
-app.command()(schedule)
 app.command()(simulate)
 app.command()(timeline)
 app.command()(replay)

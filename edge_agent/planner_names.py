@@ -5,7 +5,7 @@ Command lines show these; `edge_agent.planning` has what computes, and needs num
 
 ACCURATE, GREEDY, FIXED = "accurate", "greedy", "fixed"
 """`fixed` is no planner, since its deployment is given."""
-PLANNER_NAMES = (ACCURATE, GREEDY, FIXED)
+PLANNER_NAMES = (ACCURATE, GREEDY)
 """Planners of two workers; rivals of theirs may be installed."""
 RUN_PLANNER_NAMES = (GREEDY, FIXED)
 """Planners that the engine of a run can use: `greedy` follows the link as it changes, `fixed` keeps the deployment."""

@@ -12,7 +12,7 @@ import torch
 
 from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.planning import Found, Layout, MeasuredLink, Profile, Question, Rates, SearchSpace, best, parse_profile
+from edge_agent.planning import Layout, MeasuredLink, Plan, Profile, Question, Rates, SearchSpace, best, parse_profile
 from edge_agent.planning.measurements import FLOAT32_BITS
 from edge_agent.planning.profile import SCHEMA
 from shared.config import load_config
@@ -137,7 +137,7 @@ def even_cuts(blocks: int, stages: int) -> tuple[int, ...]:
     return tuple(blocks * stage // stages for stage in range(1, stages))
 
 
-def planned(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> Found:
+def planned(chain: Profile, bits: Sequence[int], staleness: int | None = None) -> Plan:
     """Find the best layout over the links as measured. staleness: K; without it, the slowest part alone counts."""
     return best(Question(chain, SearchSpace(tuple(bits), staleness)))
 

@@ -32,7 +32,7 @@ class Measured:
     simulated: float | None
     """Seconds that a run is predicted to take; None for the peer."""
     planned: float | None
-    """Seconds that `edge-agent schedule` says. For flow it chooses the slices and messages, which in a run are fixed."""
+    """Seconds that `edge-agent plan --strategy` says. For flow it chooses the slices and messages, which in a run are fixed."""
 
 
 @dataclass(frozen=True)

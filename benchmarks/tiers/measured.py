@@ -17,7 +17,7 @@ from benchmarks.chain.pace import seconds_per_step
 from benchmarks.net import meshed_namespaces
 from benchmarks.support.report import Spread
 from benchmarks.tiers.sleeping import flags_of
-from edge_agent.planning import Profile, Question, SearchSpace, TierPlanner
+from edge_agent.planning import Profile, Question, SearchSpace, costed, phases_of
 from shared.errors import PlanError
 from shared.placement import AGENT, Placement, document_of
 
@@ -67,10 +67,10 @@ class Measured:
         }
 
 
-def planner_of(profile: Profile, staleness: int = 0, inputs_to: Sequence[str] | None = None) -> TierPlanner:
-    """Return the planners of a profile. inputs_to: the trainers that may have raw samples, all where None."""
+def question_of(profile: Profile, staleness: int = 0, inputs_to: Sequence[str] | None = None) -> Question:
+    """Return the question of a profile. inputs_to: the trainers that may have raw samples, all where None."""
     permitted = profile.names[1:] if inputs_to is None else inputs_to
-    return TierPlanner(Question(profile, SearchSpace((32,), staleness, inputs_to=frozenset(permitted))))
+    return Question(profile, SearchSpace((32,), staleness, inputs_to=frozenset(permitted)))
 
 
 def check_line(profile: Profile) -> None:
@@ -135,8 +135,10 @@ class Bench:
 
     def measured(self, placement: Placement, stretches: Sequence[float]) -> Measured:
         """Put what was measured beside what is predicted."""
-        found = planner_of(self.profile, placement.staleness).cost(placement)
-        return Measured(Spread.of(stretches), found.seconds_per_step, found.eq12_seconds)
+        question = question_of(self.profile, placement.staleness)
+        found = costed(question, placement)
+        phased = phases_of(question, found.layout)
+        return Measured(Spread.of(stretches), found.seconds_per_step, None if phased is None else phased[1])
 
 
 def permission(trainers: Sequence[str]) -> str:

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from benchmarks.tiers.networks import ALEXNET, LENET, Network, Setting, profile_of
 from edge_agent.planner_names import ALL_CLOUD, ALL_DEVICE, ALL_EDGE, BEST, HIERTRAIN, TIER_PLANNER_NAMES
-from edge_agent.planning import Question, SearchSpace, TierPlan, TierPlanner
+from edge_agent.planning import Question, SearchSpace, phases_of, plan_tiers
+from edge_agent.planning.families.tiers.divisions import Division
 
 NEAR_MBIT = 5.0
 FAR_MBIT = (1.5, 2.0, 3.0, 5.0)
@@ -40,30 +41,32 @@ class Row:
     """The best division in words."""
 
 
-def plans(network: Network, speeds: Sequence[float], far_mbit: float, inputs_to: frozenset[str]) -> TierPlanner:
-    """Return the planners for a setting."""
+def question_of(network: Network, speeds: Sequence[float], far_mbit: float, inputs_to: frozenset[str]) -> Question:
+    """Return the question of a setting."""
     setting = Setting(dict(zip(WORKERS, speeds, strict=True)), NEAR_MBIT, far_mbit)
     space = SearchSpace((8, 32), 0, inputs_to=inputs_to)
-    return TierPlanner(Question(profile_of(network, setting), space))
+    return Question(profile_of(network, setting), space)
 
 
 def rows_of(name: str) -> Iterator[Row]:
     """Yield a row for each rate."""
     network, speeds, _ = SPEEDS[name]
     for far_mbit in FAR_MBIT:
-        planner = plans(network, speeds, far_mbit, frozenset(WORKERS[1:]))
-        found = {each: planner.plan(each) for each in TIER_PLANNER_NAMES}
+        question = question_of(network, speeds, far_mbit, frozenset(WORKERS[1:]))
+        found = {each: plan_tiers(question, each) for each in TIER_PLANNER_NAMES}
         seconds = {each: plan.seconds_per_step for each, plan in found.items()}
-        seconds[KEPT] = plans(network, speeds, far_mbit, frozenset()).plan(BEST).seconds_per_step
-        phases = {each: plan.eq12_seconds for each, plan in found.items() if plan.eq12_seconds is not None}
-        yield Row(name, far_mbit, seconds, phases, described(found[BEST]))
+        kept = question_of(network, speeds, far_mbit, frozenset())
+        seconds[KEPT] = plan_tiers(kept, BEST).seconds_per_step
+        phased = {each: phases_of(question, plan.layout) for each, plan in found.items()}
+        phases = {each: both[1] for each, both in phased.items() if both is not None}
+        best = phased[BEST]
+        assert best is not None
+        yield Row(name, far_mbit, seconds, phases, described(best[0], question.profile.batch_size))
 
 
-def described(plan: TierPlan) -> str:
+def described(division: Division, batch_size: int) -> str:
     """Return a division in few words."""
-    division = plan.division
-    assert division is not None
-    shares = division.samples(plan.placement.batch_size)
+    shares = division.samples(batch_size)
     roles = {role: worker for role, worker in division.roles.items() if role == "o" or shares[role]}
     each = [
         f"{role} {worker} {shares[role]}" + ("" if role == "o" else f" to {end}")
@@ -146,7 +149,9 @@ def cores() -> dict[float, list[float]]:
     network, (edge, near, gpu), _ = SPEEDS["alexnet"]
     return {
         far_mbit: [
-            plans(network, (edge, near * count, gpu), far_mbit, frozenset(WORKERS[1:])).plan(BEST).seconds_per_step
+            plan_tiers(
+                question_of(network, (edge, near * count, gpu), far_mbit, frozenset(WORKERS[1:])), BEST
+            ).seconds_per_step
             for count in range(1, MOST_CORES + 1)
         ]
         for far_mbit in FAR_MBIT

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.tiers.fewer import best_of_fewer
-from benchmarks.tiers.measured import Bench, Measured, planner_of
+from benchmarks.tiers.measured import Bench, Measured, question_of
 from edge_agent.planner_names import BEST, HIERTRAIN
-from edge_agent.planning import Profile
+from edge_agent.planning import Profile, plan_tiers
+from edge_agent.planning.profile_operations import coded
 from shared.placement import Placement
 
 FEWER, ONE_BEHIND = "fewer workers", "best, K = 1"
@@ -29,12 +30,15 @@ class Tried:
 
 def placements_of(profile: Profile, inputs_to: Sequence[str]) -> dict[str, Placement]:
     """Return what is tried in a setting, each placement once."""
-    planner = planner_of(profile, 0, inputs_to)
+
+    def placed(planner: str, staleness: int = 0) -> Placement:
+        return coded(profile, plan_tiers(question_of(profile, staleness, inputs_to), planner).layout)
+
     named = {
-        BEST: planner.plan(BEST).placement,
+        BEST: placed(BEST),
         FEWER: best_of_fewer(profile, frozenset(inputs_to)).placement,
-        **{name: planner.plan(name).placement for name in (HIERTRAIN, "jointdnn+", "all-device")},
-        ONE_BEHIND: planner_of(profile, 1, inputs_to).plan(BEST).placement,
+        **{name: placed(name) for name in (HIERTRAIN, "jointdnn+", "all-device")},
+        ONE_BEHIND: placed(BEST, 1),
     }
     found: dict[str, Placement] = {}
     for name, placement in named.items():

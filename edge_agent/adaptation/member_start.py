@@ -15,8 +15,8 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.exchanging import carried_shares
 from edge_agent.experiment.placing import member_on
-from edge_agent.planning import Profile, Rates, load_profile
-from edge_agent.planning.group_choice import Carried, GroupChoice, group_choice
+from edge_agent.planning import Plan, Profile, Rates, load_profile
+from edge_agent.planning.group_choice import Carried, best_of_group, group_plans
 from shared.client.credentials import trainer_access
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, DataError, ModelError, PlanError, UnreachableError
@@ -36,21 +36,21 @@ async def begin_as_planned(experiment: Experiment) -> None:
     """
     profile = await asyncio.to_thread(_profile_of, experiment)
     rates = await _rates(experiment.config, profile)
-    choice, placement = await asyncio.to_thread(_planned, experiment, profile, rates)
-    best = choice.best_of_group
+    plans, placement = await asyncio.to_thread(_planned, experiment, profile, rates)
+    best = best_of_group(plans)
     _log.info(
         "beginning as planned",
-        blocks_here=best.cut,
-        blocks=choice.blocks,
+        blocks_here=best.blocks_here,
+        blocks=len(profile),
         samples_per_second=round(best.samples_per_second, 4),
         uplink_bits_per_second=round(rates.uplink),
         downlink_bits_per_second=round(rates.downlink),
         round_trip_seconds=rates.round_trip_seconds,
     )
-    if (alone := choice.best).members is None:
+    if (alone := plans[0]).members is None:
         _log.warning(
             "one device alone would do as many samples a second as this group, or more",
-            blocks_there=alone.cut,
+            blocks_there=alone.blocks_here,
             alone=round(alone.samples_per_second, 4),
             group=round(best.samples_per_second, 4),
         )
@@ -69,7 +69,7 @@ async def _rates(config: EdgeConfig, profile: Profile) -> Rates:
     return Rates(link.uplink, link.downlink, link.round_trip_seconds or 0.0)
 
 
-def _planned(experiment: Experiment, profile: Profile, rates: Rates) -> tuple[GroupChoice, Placement]:
+def _planned(experiment: Experiment, profile: Profile, rates: Rates) -> tuple[list[Plan], Placement]:
     member, deployment = experiment.config.member, experiment.config.deployment
     assert member is not None, "a member is planned"
     assert member.size is not None, "a configuration without it is refused"
@@ -79,8 +79,8 @@ def _planned(experiment: Experiment, profile: Profile, rates: Rates) -> tuple[Gr
         *carried_shares(member),
         whole_blocks=not may_be_cut(experiment.recipe),
     )
-    choice = group_choice(profile, rates, member.size, carried, placements.keys())
-    return choice, placements[choice.best_of_group.cut]
+    plans = group_plans(profile, rates, member.size, carried, placements.keys())
+    return plans, placements[best_of_group(plans).blocks_here]
 
 
 def _permitted(experiment: Experiment) -> Iterator[tuple[int, Placement]]:

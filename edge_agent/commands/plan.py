@@ -1,11 +1,11 @@
-"""`edge-agent plan`: the planners on the command line.
+"""`edge-agent plan`: the best layout of a model on its workers, or of several the ranking, on the command line.
 
-Parse, call, print. An error is a PlanError; the app makes one line and an exit code of it.
+Parse, call edge_agent.planning, print. An error is a PlanError; the app makes one line and an exit code of it.
 """
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,35 +23,40 @@ from edge_agent.commands.plans.plan_options import (
     RoundTrip,
     Staleness,
     parse_bits,
+    read_link,
     read_profile,
+    refuse,
     refuse_forbidden,
     refuse_others,
 )
 from edge_agent.commands.schedules.options import GROUP
-from edge_agent.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, PLANNER_NAMES, TIER_PLANNER_NAMES
+from edge_agent.planner_names import DEFAULT_HORIZON_STEPS, PLANNER_NAMES, STRATEGY_NAMES, TIER_PLANNER_NAMES
 from isthmus_entry_points import importing
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
-from shared.commands.options import one_of
+from shared.commands.options import one_of, whole_numbers
+from shared.errors import PlanError
 
-OF_TIERS_ALONE = {"ahead", "batch", "inputs_to", "placement_out", "placements"}
-OF_TIERS = {*OF_TIERS_ALONE, "planner", "staleness", "bits", "allow_edge_only", "as_json"}
-"""Options that say something about three tiers."""
+if TYPE_CHECKING:
+    from edge_agent.planning import Profile
 
-NAMES = tuple(dict.fromkeys((*PLANNER_NAMES, *TIER_PLANNER_NAMES)))
-"""Planners that need no other package."""
-OF_GROUPS = {"members", "uplink", "downlink", "round_trip", "as_json"}
-"""Options that say something about a group."""
+LINK_OPTIONS = {"uplink", "downlink", "round_trip"}
+OF_CANDIDATES = {"candidates", "staleness", "bits", "cut", "allow_edge_only", "as_json"}
+OF_GROUPS = {"members", "as_json", *LINK_OPTIONS}
+OF_SCHEDULES = {"strategy", *OF_GROUPS}
+"""Options that say something about a ranking of trainers, about a group, and about its schedule."""
+EXPLAINED = 3
+"""Plans after the best that `--explain` shows."""
 
 
-def check_planner(name: str | None) -> str | None:
+def check_name(name: str | None) -> str | None:
     """Refuse a planner that is neither here nor among the rivals that are installed. Raises typer.BadParameter."""
-    if name is None or name in NAMES:
-        return name
-    with importing("edge-agent"):
-        from edge_agent.planning.installed import PAIR, installed, there_are
-
-    if name not in (rivals := installed(PAIR)):
-        raise typer.BadParameter(f"there is no planner {name!r}; {there_are([*NAMES, *rivals], rivals)}")
+    if name is not None and name not in (*PLANNER_NAMES, *TIER_PLANNER_NAMES):
+        with importing("edge-agent"):
+            from edge_agent.planning.planners.registry import check_planner
+        try:
+            check_planner(name)
+        except PlanError as error:
+            raise typer.BadParameter(str(error)) from error
     return name
 
 
@@ -59,39 +64,41 @@ def plan(
     context: typer.Context,
     profile: ProfileFile,
     uplink: Annotated[
-        str | None, typer.Option(help="Rate from the edge to the trainer, as 10mbit.", rich_help_panel=LINK)
+        str | None, typer.Option(help="Rate from the edge to the first trainer, as 10mbit.", rich_help_panel=LINK)
     ] = None,
     downlink: Annotated[
-        str | None, typer.Option(help="Rate from the trainer to the edge, as 50mbit.", rich_help_panel=LINK)
+        str | None, typer.Option(help="Rate from the first trainer to the edge, as 50mbit.", rich_help_panel=LINK)
     ] = None,
     round_trip: RoundTrip = None,
     staleness: Staleness = None,
-    from_cut: Annotated[int | None, typer.Option(help="Today's cut; without it nothing needs to move.")] = None,
-    horizon: Annotated[
-        int, typer.Option(help="Steps that the deployment is expected to last.")
-    ] = DEFAULT_HORIZON_STEPS,
     bits: Bits = BITS_TEXT,
-    planner: Annotated[
-        str | None,
-        typer.Option(
-            help="Which planner chooses; accurate for two workers and best for three tiers when absent. The benchmarks have "
-            "others.",
-            callback=check_planner,
-            metavar=f"[{'|'.join(NAMES)}]",
-        ),
-    ] = None,
     cut: Annotated[
-        int | None, typer.Option(help="The only cut to consider; --planner fixed needs it.", rich_help_panel=CHOICE)
+        str | None,
+        typer.Option(help="The only cuts to consider, as 3, or 2,3 of three workers.", rich_help_panel=CHOICE),
     ] = None,
     allow_edge_only: AllowEdgeOnly = True,
     order: Annotated[
         str,
         typer.Option(
-            help="Of a chain: whether the trainers may stand in another order.",
+            help="Whether several trainers may stand in another order.",
             rich_help_panel=CHOICE,
             **one_of([GIVEN, ANY]),
         ),
     ] = GIVEN,
+    planner: Annotated[
+        str | None,
+        typer.Option(
+            help="Which planner chooses; accurate when absent, and best for three tiers. The benchmarks have others.",
+            callback=check_name,
+            metavar=f"[{'|'.join(dict.fromkeys((*PLANNER_NAMES, *TIER_PLANNER_NAMES)))}]",
+        ),
+    ] = None,
+    from_cut: Annotated[
+        int | None, typer.Option(help="Today's cut of two workers; without it nothing needs to move.")
+    ] = None,
+    horizon: Annotated[
+        int, typer.Option(help="Steps that the deployment of two workers is expected to last.")
+    ] = DEFAULT_HORIZON_STEPS,
     batch: Annotated[
         int | None, typer.Option(help="Samples of a batch; those of the profile when absent.", rich_help_panel=TIERS)
     ] = None,
@@ -113,59 +120,108 @@ def plan(
         ),
     ] = SAMPLES_AHEAD,
     placements: Annotated[
-        Path | None,
-        typer.Option(help="Placements to cost in place of planning, a JSON object a line.", rich_help_panel=TIERS),
+        Path | None, typer.Option(help="Placements to rank in place of planning, a JSON object a line.")
     ] = None,
-    placement_out: Annotated[
+    candidates: Annotated[
         Path | None,
-        typer.Option(help="File to write the placement to, for placement.file.", rich_help_panel=TIERS),
+        typer.Option(
+            help="Trainers to rank, each with its best layout. JSON list: name, uplink and downlink in bit/s; "
+            "round_trip_seconds, cloud_factor, busy and sessions where they are known."
+        ),
     ] = None,
     members: Annotated[
         int | None,
-        typer.Option(help="Members of a group of devices, to compare with one device.", rich_help_panel=GROUP),
+        typer.Option(help="Members of a group of devices, to rank with one device.", rich_help_panel=GROUP),
     ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="Strategy by which a group exchanges parameters, to schedule instead.",
+            rich_help_panel=GROUP,
+            **one_of(STRATEGY_NAMES),
+        ),
+    ] = None,
+    placement_out: Annotated[
+        Path | None, typer.Option(help="File to write the placement to, for placement.file.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the plans that come after the best, and why they do.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Choose cut, staleness and bit width for a link, the cuts and bit widths of a chain, how three tiers share layers and
-    samples, or whether a group of devices is worth it."""
+    """Choose what each worker runs, K and bits: of two workers, a chain or three tiers. Or rank trainers or placements, or a
+    device and a group of them."""
     with importing("edge-agent"):
-        from edge_agent.commands.plans.chain_plan import print_chain_plan
-        from edge_agent.commands.plans.group_plan import print_group_plan
-        from edge_agent.commands.plans.link_plan import print_link_plan, read_link
-        from edge_agent.commands.plans.tiers_plan import print_placements, print_tiers_plan, tiers_question
-        from edge_agent.planning import Question, SearchSpace
+        from edge_agent.commands.plans.answers import print_candidates, print_group, print_placements, print_planned
+        from edge_agent.commands.schedules.printing import print_schedule_of
+        from edge_agent.planning import Question, SearchSpace, with_batch_size
 
-    loaded = read_profile(profile)
+    if strategy is not None:
+        refuse_others(context, OF_SCHEDULES, "says nothing about a schedule")
+        print_schedule_of(
+            profile, (uplink, downlink, round_trip), 1 if members is None else members, strategy, as_json=as_json
+        )
+        return
+    loaded = _linked(read_profile(profile), uplink, downlink, round_trip)
+    space = SearchSpace(
+        parse_bits(bits),
+        staleness,
+        None if cut is None else whole_numbers("--cut", cut),
+        allow_edge_only=allow_edge_only,
+        inputs_to=frozenset(inputs_to or ()),
+    )
+    if candidates is not None:
+        refuse_others(context, OF_CANDIDATES, "says nothing about candidates")
+        print_candidates(Question(loaded, space), candidates, as_json=as_json)
+        return
     if members is not None:
         refuse_others(context, OF_GROUPS, "says nothing about a group")
-        if uplink is None or downlink is None:
-            raise typer.BadParameter("give --uplink and --downlink, the rates of the trainer's link")
-        print_group_plan(loaded, read_link(uplink, downlink, round_trip, loaded), members, as_json=as_json)
+        _check_link(loaded)
+        print_group(loaded, members, as_json=as_json)
         return
-    if Question(loaded).is_tiers:
-        refuse_others(context, OF_TIERS, "says nothing about three tiers")
-        permitted = frozenset(inputs_to or ())
-        space = SearchSpace(parse_bits(bits), staleness or 0, allow_edge_only=allow_edge_only, inputs_to=permitted)
-        question = tiers_question(replace(loaded, samples_ahead=ahead), space, batch, inputs_to or ())
-        if placements is not None and placement_out is not None:
-            raise typer.BadParameter(
-                "--placements costs placements, and --placement-out writes a planned one; leave one out"
-            )
-        if placements is not None:
-            print_placements(question, placements, as_json=as_json)
-        else:
-            print_tiers_plan(question, planner or BEST, placement_out, as_json=as_json)
+    if Question(loaded, space).is_pair:
+        _check_link(loaded)
+        refuse_forbidden([planner or ""], allow_edge_only=allow_edge_only)
+    else:
+        refuse(context, {"from_cut", "horizon"}, "is for two workers")
+    if Question(loaded, space).is_tiers:
+        loaded = replace(loaded, samples_ahead=ahead)
+    else:
+        refuse(context, {"ahead", "batch", "inputs_to"}, "is for three tiers, of which times by samples are known")
+    question = Question(loaded if batch is None else with_batch_size(loaded, batch), space)
+    if placements is not None:
+        refuse(context, {"planner", "placement_out", "explain", "order"}, "does not go with --placements")
+        print_placements(question, placements, as_json=as_json)
         return
-    if not Question(loaded).is_pair:
-        refuse_others(context, {"staleness", "bits", "allow_edge_only", "order", "as_json"})
-        space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
-        print_chain_plan(loaded, space, order, as_json=as_json)
-        return
+    print_planned(
+        question,
+        planner,
+        horizon,
+        from_cut,
+        any_order=order == ANY,
+        explain=EXPLAINED if explain else 0,
+        placement_out=placement_out,
+        as_json=as_json,
+    )
+
+
+def _linked(loaded: "Profile", uplink: str | None, downlink: str | None, round_trip: str | None) -> "Profile":
+    """Return the profile with the link that the options say between its first two workers. Raises PlanError."""
+    from edge_agent.planning import MeasuredLink
+
+    if uplink is None and downlink is None and round_trip is None:
+        return loaded
+    near, far = loaded.names[:2]
     if uplink is None or downlink is None:
-        raise typer.BadParameter("give --uplink and --downlink, the rates of the link between the two workers")
-    others = {parameter.name or "" for parameter in context.command.params} - OF_TIERS_ALONE - {"members"}
-    refuse_others(context, others, "says nothing about two workers")
-    refuse_forbidden([planner or ACCURATE], allow_edge_only=allow_edge_only)
+        if uplink is not None or downlink is not None or (known := loaded.link(near, far)) is None or not known.uplink:
+            raise typer.BadParameter(f"give --uplink and --downlink, the rates of the link between {near} and {far}")
+        uplink, downlink = f"{known.uplink}bit", f"{known.downlink}bit"
     rates = read_link(uplink, downlink, round_trip, loaded)
-    space = SearchSpace(parse_bits(bits), staleness, None if cut is None else (cut,), allow_edge_only=allow_edge_only)
-    print_link_plan(planner or ACCURATE, loaded, rates, space, horizon, from_cut, as_json=as_json)
+    return loaded.with_links({(near, far): MeasuredLink(rates.uplink, rates.downlink, rates.round_trip_seconds)})
+
+
+def _check_link(loaded: "Profile") -> None:
+    """Ask for the rates of the first link where nobody has said them. Raises typer.BadParameter."""
+    link = loaded.link(*loaded.names[:2]) if len(loaded.names) > 1 else None
+    if link is None or link.uplink is None or link.downlink is None:
+        raise typer.BadParameter("give --uplink and --downlink, the rates of the link between the first two workers")

@@ -24,6 +24,7 @@ from edge_agent.commands.plans.plan_options import (
     read_profile,
     refuse_forbidden,
     refuse_others,
+    round_trip_seconds,
 )
 from edge_agent.commands.schedules.options import ALL, GROUP, Members, named
 from edge_agent.planner_names import ACCURATE, GREEDY, PARTITION, STRATEGY_NAMES
@@ -144,7 +145,6 @@ def simulate(
     """Replay a trace of each link through the planners, or through strategies of a group, or a device's way through policies of
     choosing a trainer, and print the time of 100 steps for each."""
     with importing("edge-agent"):
-        from edge_agent.commands.plans.link_plan import round_trip_seconds
         from edge_agent.commands.schedules.printing import print_runs
         from edge_agent.commands.simulation import open_links, print_results
         from edge_agent.planning import Question, SearchSpace, Setting, compare
@@ -184,7 +184,11 @@ def simulate(
         refuse_forbidden(planner or (), allow_edge_only=allow_edge_only)
         round_trips = [round_trip_seconds(round_trip, loaded)]
     else:
-        refuse_others(context, {"trace", "downlink_trace", "downlink", "trace_run", "seconds", "planner"} | COMMON)
+        refuse_others(
+            context,
+            {"trace", "downlink_trace", "downlink", "trace_run", "seconds", "planner"} | COMMON,
+            "is for two workers and says nothing about a chain",
+        )
         round_trips = [loaded.rates(*hop).round_trip_seconds for hop in pairwise(loaded.names)]
     links = open_links(trace, downlink_trace, downlink, trace_run, round_trips)
     duration = max(link.duration_seconds for link in links) if seconds is None else seconds

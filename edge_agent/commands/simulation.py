@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from edge_agent.commands.plans.link_plan import layout_fields
+from edge_agent.commands.plans.printing import layout_fields
 from edge_agent.planning import LinkTrace, Result, Trace, load_trace, parse_rate
 from shared.errors import PlanError
 

@@ -30,15 +30,17 @@ from edge_agent.planning.engine import (
     RiskLimits,
     Usual,
 )
+from edge_agent.planning.explained import Parts, parts_of, ranked
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.families.tiers.plans import TierPlan, TierPlanner
+from edge_agent.planning.families.tiers.plans import phases_of, plan_tiers
 from edge_agent.planning.layout import Layout, feature_routes, layout_of, stacked
 from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
 from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement, steady_step_seconds
+from edge_agent.planning.plan import Plan
 from edge_agent.planning.planners.accurate import accurate
 from edge_agent.planning.planners.greedy import first_deployment, greedy
-from edge_agent.planning.planners.plan import Plan, Planner
+from edge_agent.planning.planners.plan import Planner
 from edge_agent.planning.planners.registry import PLANNERS
 from edge_agent.planning.profile import (
     SCHEMA,
@@ -58,7 +60,7 @@ from edge_agent.planning.rates import Rates, parse_rate, parse_seconds
 from edge_agent.planning.runs.comparison import CHAIN_CONTESTANTS, CONTESTANTS, Result, Setting, compare
 from edge_agent.planning.runs.run import PROBE_SECONDS, Run, Switch
 from edge_agent.planning.runs.simulator import simulate
-from edge_agent.planning.search import Found, best, best_order, most_exact
+from edge_agent.planning.search import best, best_order, costed, most_exact
 from edge_agent.planning.space import SearchSpace
 from edge_agent.planning.step_tasks import step_tasks
 from edge_agent.planning.tasks import StepTasks
@@ -80,7 +82,6 @@ __all__ = [
     "Decision",
     "Engine",
     "EngineConfig",
-    "Found",
     "Layout",
     "Linear",
     "LinearSeconds",
@@ -92,6 +93,7 @@ __all__ = [
     "Observation",
     "OperationCosts",
     "Outcome",
+    "Parts",
     "PlacementRun",
     "Plan",
     "Planner",
@@ -108,8 +110,6 @@ __all__ = [
     "Simulated",
     "StepTasks",
     "Switch",
-    "TierPlan",
-    "TierPlanner",
     "Times",
     "Trace",
     "Usual",
@@ -119,6 +119,7 @@ __all__ = [
     "best_order",
     "compare",
     "conditions_of",
+    "costed",
     "feature_routes",
     "first_deployment",
     "greedy",
@@ -135,8 +136,12 @@ __all__ = [
     "parse_profile",
     "parse_rate",
     "parse_seconds",
+    "parts_of",
+    "phases_of",
     "pipeline_seconds",
+    "plan_tiers",
     "profile_to_json",
+    "ranked",
     "runs_of",
     "simulate",
     "simulate_placement",

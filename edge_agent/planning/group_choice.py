@@ -6,14 +6,16 @@ its computing, so what crosses, and what the trainer computes for one of them, t
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.families.pair import pairs
+from edge_agent.planning.layout import stacked
 from edge_agent.planning.measurements import FLOAT32_BITS
+from edge_agent.planning.plan import Plan
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.rates import Rates
 from edge_agent.planning.schedules import Layers, check_members, layers_of, run_seconds
@@ -39,42 +41,18 @@ class Carried(NamedTuple):
 EXACT = Carried()
 
 
-class Sharing(NamedTuple):
-    """One way to train, and its pace."""
-
-    members: int | None
-    """Members of the group; None for one device without a group."""
-    cut: int
-    """Blocks on each device: all of the model where it is not cut."""
-    step_seconds: float
-    samples_per_second: float
-    """Pace of all devices together."""
+def best_of_group(plans: Sequence[Plan]) -> Plan:
+    """Return the best plan of a group among those of `group_plans`."""
+    return next(plan for plan in plans if plan.members is not None)
 
 
-@dataclass(frozen=True)
-class GroupChoice:
-    """The ways to train with a profile and a number of members, those that were measured, in the order of preference."""
-
-    blocks: int
-    ways: Sequence[Sharing]
-    """A device alone, on its best cut, a group without a cut, and on its best cut."""
-
-    @property
-    def best(self) -> Sharing:
-        """Return the way of most samples a second; of equals the one before the others, so a group has to be faster."""
-        return max(self.ways, key=lambda way: way.samples_per_second)
-
-    @property
-    def best_of_group(self) -> Sharing:
-        """Return the same among the ways of a group; of equals the one without a cut."""
-        of_group = [way for way in self.ways if way.members is not None]
-        return max(of_group, key=lambda way: way.samples_per_second)
-
-
-def group_choice(
+def group_plans(
     profile: Profile, rates: Rates, members: int, carried: Carried = EXACT, permitted: Collection[int] | None = None
-) -> GroupChoice:
-    """Compare one device with a group of so many. rates: of the trainer's link, which a device alone has for itself.
+) -> list[Plan]:
+    """Return a device alone, on its best cut, a group of so many without a cut, and on its best cut; those that were measured.
+
+    The one of most samples a second comes first; of equals the one that is named first here, so a group has to be faster.
+    rates: of the trainer's link, which a device alone has for itself.
 
     permitted: numbers of blocks that a device may have; any if left out. PlanError for a profile that leaves no way, or does
     not know the bytes of parameters, and a number of members that is out of range.
@@ -107,12 +85,12 @@ def group_choice(
 
     of_group = {cut: member_seconds(cut) for cut in split}
 
-    def way(count: int | None, cut: int, seconds: float) -> Sharing:
+    def way(count: int | None, cut: int, seconds: float) -> Plan:
         if seconds <= 0.0:
             raise PlanError("a step of the profile takes no time at all; profile a model that computes")
-        return Sharing(count, cut, seconds, (count or 1) * profile.batch_size / seconds)
+        return Plan(stacked(profile, (cut,), 0, (carried.bits,)), seconds, members=count)
 
-    def all_ways() -> Iterator[Sharing]:
+    def all_ways() -> Iterator[Plan]:
         if is_measured:
             yield way(None, blocks, without)
         if split:
@@ -128,7 +106,7 @@ def group_choice(
         raise PlanError(
             "the profile has no time of the device for all blocks, nor of both workers for any cut that may be; measure it"
         )
-    return GroupChoice(blocks, found)
+    return sorted(found, key=lambda plan: -plan.samples_per_second)
 
 
 def _with_turn(layers: Layers, seconds: float) -> Layers:

@@ -1,8 +1,10 @@
 """Search: the best layout of any family under some conditions, equal to trying every one."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import permutations
+from math import isfinite
 
 from edge_agent.planner_names import EXACTNESS_MARGIN
 from edge_agent.planning.cost import Conditions, conditions_of
@@ -10,30 +12,25 @@ from edge_agent.planning.families import chain
 from edge_agent.planning.families.loads_at import loads_at
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.registry import families_of, nothing_of
-from edge_agent.planning.layout import Layout
+from edge_agent.planning.layout import Layout, layout_of
+from edge_agent.planning.plan import Plan
 from edge_agent.planning.profile import Profile
+from edge_agent.planning.profile_operations import facts_of
 from edge_agent.planning.space import SearchSpace
 from shared.errors import PlanError
+from shared.placement import Permissions, Placement, check
 
 MOST_WORKERS_TO_ORDER = 8
 """Seven trainers have 5,040 orders; eight have eight times as many."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """The answer to a question."""
-
-    layout: Layout
-    seconds_per_step: float
-
-
-def best(question: Question, at: Conditions | None = None) -> Found:
+def best(question: Question, at: Conditions | None = None) -> Plan:
     """Find the layout of the fewest seconds a step with a full pipeline. PlanError where nothing may be chosen.
 
     at: links as they were measured, where it is left out.
     """
     at = at or conditions_of(question.profile)
-    found: Found | None = None
+    found: Plan | None = None
     refusals: list[PlanError] = []
     for family in families_of(question):
         try:
@@ -42,7 +39,7 @@ def best(question: Question, at: Conditions | None = None) -> Found:
                     break
                 seconds = step_seconds(question, layout, at)
                 if found is None or seconds < found.seconds_per_step:
-                    found = Found(layout, seconds)
+                    found = Plan(layout, seconds)
         except PlanError as nothing:
             refusals.append(nothing)
     if found is None:
@@ -56,7 +53,29 @@ def step_seconds(question: Question, layout: Layout, at: Conditions) -> float:
     return float(seconds)
 
 
-def most_exact(question: Question, at: Conditions | None = None) -> Found:
+def costed(question: Question, placement: Placement, at: Conditions | None = None) -> Plan:
+    """Return a given placement as a plan. at: links as they were measured, where it is left out.
+
+    ConfigError for one that is not valid or not permitted. PlanError for what was not measured, a codec among it.
+    """
+    profile = question.profile
+    permitted = Permissions(inputs_to=question.space.inputs_to, gradients_to=frozenset(profile.names))
+    check(placement, facts_of(profile), permitted)
+    layout = layout_of(placement, partial(_bits_of, profile))
+    seconds = step_seconds(question, layout, at or conditions_of(profile))
+    if not isfinite(seconds):
+        raise PlanError(f"the profile has nothing measured for {layout}; choose another placement")
+    return Plan(layout, seconds)
+
+
+def _bits_of(profile: Profile, codec: str) -> int:
+    known = profile.by_samples.codecs if profile.by_samples is not None else {}
+    if codec not in known:
+        raise PlanError(f"nothing is known of codec {codec!r}; what is known are {', '.join(known) or 'none'}")
+    return int(known[codec].bits)
+
+
+def most_exact(question: Question, at: Conditions | None = None) -> Plan:
     """Find the layout of the most bits on its narrowest link within `EXACTNESS_MARGIN` of the best of all, and then of the
     smallest K."""
     found, widths = best(question, at), sorted(set(question.space.bits), reverse=True)
@@ -72,7 +91,7 @@ def most_exact(question: Question, at: Conditions | None = None) -> Found:
 
 def _first_within(
     question: Question, spaces: Iterable[SearchSpace], seconds: float, at: Conditions | None
-) -> tuple[SearchSpace, Found] | None:
+) -> tuple[SearchSpace, Plan] | None:
     for space in spaces:
         try:
             found = best(replace(question, space=space), at)

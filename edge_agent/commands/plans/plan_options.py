@@ -12,7 +12,7 @@ from shared.errors import PlanError
 from shared.registry import bit_widths
 
 if TYPE_CHECKING:
-    from edge_agent.planning import Profile
+    from edge_agent.planning import Profile, Rates
 
 LINK, CHOICE, TIERS = "The link", "What may be chosen", "Three tiers"
 """Panels of the help."""
@@ -52,15 +52,35 @@ def read_profile(path: Path) -> "Profile":
     return load_profile(path)
 
 
-NO_CHAIN = "is for two workers and says nothing about a chain"
+def read_link(uplink: str, downlink: str, round_trip: str | None, profile: "Profile") -> "Rates":
+    """Return the rates that the options of these names say. Raises PlanError."""
+    from edge_agent.planning import Rates, parse_rate
+
+    seconds = round_trip_seconds(round_trip, profile)
+    return Rates(parse_rate(uplink, "--uplink"), parse_rate(downlink, "--downlink"), seconds)
 
 
-def refuse_others(context: typer.Context, allowed: set[str], reason: str = NO_CHAIN) -> None:
-    """Refuse the options that say nothing about what is asked. PlanError with the reason."""
+def round_trip_seconds(text: str | None, profile: "Profile") -> float:
+    """Return the round trip of --round-trip, or of the profile's first link where the option says nothing. Raises PlanError."""
+    from edge_agent.planning import parse_seconds
+
+    if text is not None:
+        return parse_seconds(text, "--round-trip")
+    return profile.round_trip_seconds(*profile.names[:2]) if len(profile.names) > 1 else 0.0
+
+
+def refuse(context: typer.Context, names: set[str], reason: str) -> None:
+    """Refuse options that say nothing about what is asked, of which these are the parameters. PlanError with the reason."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE" and parameter.name not in {*allowed, "profile"}:
+        if source is not None and source.name == "COMMANDLINE" and parameter.name in names:
             raise PlanError(f"{parameter.opts[0]} {reason}; leave it out")
+
+
+def refuse_others(context: typer.Context, allowed: set[str], reason: str) -> None:
+    """Refuse all options but these, and the profile. PlanError with the reason."""
+    every = {parameter.name or "" for parameter in context.command.params}
+    refuse(context, every - allowed - {"profile"}, reason)
 
 
 def refuse_forbidden(planners: Collection[str], *, allow_edge_only: bool) -> None:

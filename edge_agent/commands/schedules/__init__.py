@@ -1,1 +1,1 @@
-"""Schedules of a group on the command line: `edge-agent schedule`, and what `edge-agent simulate` shows of strategies."""
+"""Schedules of a group on the command line: what `edge-agent plan` and `edge-agent simulate` show of strategies."""

@@ -1,4 +1,4 @@
-"""The options that `edge-agent schedule` and `edge-agent simulate` share."""
+"""The options of a group: its members, and the strategies of its exchange."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -2,10 +2,50 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
-from edge_agent.planning.schedules import PULL, PUSH, Schedule, Segment, StrategyRun
+from edge_agent.commands.plans.plan_options import read_link
+from edge_agent.planning.profile import load_document, load_profile
+from edge_agent.planning.schedules import (
+    PULL,
+    PUSH,
+    STRATEGIES,
+    Layers,
+    Schedule,
+    Segment,
+    StrategyRun,
+    bound_seconds,
+    layers_of,
+    load_layers,
+)
+from shared.errors import PlanError
+
+
+def print_schedule_of(
+    profile: Path, link: tuple[str | None, str | None, str | None], members: int, strategy: str, *, as_json: bool
+) -> None:
+    """Print the schedule of a group's member, of the layers or the device in a file. link: its rates and its round trip.
+
+    PlanError for what cannot be scheduled.
+    """
+    layers = _layers(profile, *link).among(members)
+    print_schedule(STRATEGIES[strategy](layers), bound_seconds(layers), as_json=as_json)
+
+
+def _layers(profile: Path, uplink: str | None, downlink: str | None, round_trip: str | None) -> Layers:
+    if load_document(profile).layers:
+        if any(one is not None for one in (uplink, downlink, round_trip)):
+            raise PlanError(
+                f"{profile} has layers, whose seconds are those of their own link; leave --uplink, --downlink and "
+                "--round-trip out"
+            )
+        return load_layers(profile)
+    loaded = load_profile(profile)
+    if uplink is None or downlink is None:
+        raise typer.BadParameter("give --uplink and --downlink, the rates of the link between a member and the trainer")
+    return layers_of(loaded, read_link(uplink, downlink, round_trip, loaded))
 
 
 def print_schedule(schedule: Schedule, bound_seconds: float, *, as_json: bool) -> None:

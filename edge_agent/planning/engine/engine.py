@@ -41,8 +41,9 @@ from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.registry import listed
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import Floats
+from edge_agent.planning.plan import Plan
 from edge_agent.planning.profile import Hop, Profile, WorkerProfile
-from edge_agent.planning.search import Found, best, step_seconds
+from edge_agent.planning.search import best, step_seconds
 from edge_agent.planning.space import SearchSpace
 from shared.errors import PlanError
 
@@ -305,11 +306,11 @@ class Engine:
         contest.ledger.consider(home, np.append(rows, count + np.arange(len(contest.experts))))
         contest.experts.consider(rows, pool.staleness, self._beliefs.mean_speeds)
 
-    def return_search(self, back: Collection[str]) -> Callable[[], Found] | None:
+    def return_search(self, back: Collection[str]) -> Callable[[], Plan] | None:
         """Return a search for the best layout, workers that are back among them, for `propose_return`; None for pinned cuts."""
         return return_search(self.question, self.conditions, back)
 
-    def propose_return(self, question: Question, found: Found) -> Decision | None:
+    def propose_return(self, question: Question, found: Plan) -> Decision | None:
         """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it.
 
         It is one with workers that are back, or any where the profile does not know today's. question: of the time of the

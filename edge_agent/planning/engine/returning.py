@@ -12,7 +12,8 @@ from functools import partial
 from edge_agent.planning.cost import Conditions
 from edge_agent.planning.engine.decision import Decision, Reason
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.search import Found, best
+from edge_agent.planning.plan import Plan
+from edge_agent.planning.search import best
 
 LEAST_WON_SECONDS = 30.0
 """Least gain of a return."""
@@ -35,7 +36,7 @@ class Elsewhere:
         return self._seconds / self._steps if self._steps else math.nan
 
 
-def return_search(question: Question, at: Conditions, back: Collection[str]) -> Callable[[], Found] | None:
+def return_search(question: Question, at: Conditions, back: Collection[str]) -> Callable[[], Plan] | None:
     """Return a search for the best layout, workers that are back among them; None for pinned cuts."""
     space = question.space
     if space.cuts is not None:
@@ -44,7 +45,7 @@ def return_search(question: Question, at: Conditions, back: Collection[str]) -> 
     return partial(best, replace(question, space=replace(space, workers=workers)), at)
 
 
-def worthy_return(found: Found, today_seconds: float, remaining_steps: float, margin: float) -> Decision | None:
+def worthy_return(found: Plan, today_seconds: float, remaining_steps: float, margin: float) -> Decision | None:
     """Return the change to what such a search has found, if it is worth a checkpoint.
 
     today_seconds: of a step now. margin: part of them by which another layout has to be better.

@@ -4,7 +4,8 @@ import numpy as np
 
 from edge_agent.planner_names import DEFAULT_HORIZON_STEPS, EXACTNESS_MARGIN
 from edge_agent.planning.families.pair import listed_pairs
-from edge_agent.planning.planners.plan import Plan, check_start, horizon_seconds, migration_seconds, over, plan_of
+from edge_agent.planning.plan import Plan
+from edge_agent.planning.planners.plan import check_start, horizon_seconds, migration_seconds, over, plan_of
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.rates import Rates
 from edge_agent.planning.space import SearchSpace

@@ -1,10 +1,9 @@
-"""The answer of a planner, and its cost.
+"""Cost of a layout over a horizon, and the plan that comes of it, which planners of two workers share.
 
 A planner is one file with a function like `Planner` in it and one line in registry.py. It knows nothing of time
 passing. The engine decides when to ask it and when to act on the answer.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,27 +11,12 @@ import numpy as np
 from edge_agent.planner_names import DEFAULT_HORIZON_STEPS
 from edge_agent.planning.cost import Conditions, conditions_of, moved_bits, moving_seconds, pipeline_seconds
 from edge_agent.planning.families.pair import Pairs, pairs
-from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import Floats, Ints
+from edge_agent.planning.plan import Plan
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.rates import Rates
 from edge_agent.planning.space import SearchSpace
 from shared.errors import PlanError
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A planner's answer."""
-
-    layout: Layout
-    seconds_per_step: float
-    """Eq. 12 over the horizon, divided by it, without the migration."""
-    phase_seconds: tuple[float, float, float, float]
-    """T1, T2, T3, T4."""
-    migration_seconds: float
-    """Eq. 13 from today's cut; 0 if there is none."""
-    evaluated: int
-    """Number of layouts from which this one was chosen."""
 
 
 class Planner(Protocol):
@@ -67,17 +51,9 @@ def plan_of(
     each = pairs(profile, np.full_like(staleness, cut), np.full_like(staleness, bits), staleness)
     costs = pipeline_seconds(each.loads.at(at), staleness, horizon_steps)
     row = int(np.argmin(costs))
-    carried = each.loads.direction_seconds(at)
-    edge, cloud = (each.loads.work[place] for place in (0, 1))
     return Plan(
         each.layout(row),
         float(costs[row]) / horizon_steps,
-        (
-            float(edge[row] + each.loads.paths.waited[row]),
-            float(carried[0, 1][row]),
-            float(cloud[row]),
-            float(carried[1, 0][row]),
-        ),
         0.0 if from_cut is None else float(migration_seconds(profile, from_cut, np.array([cut]), at)[0]),
         evaluated,
     )

@@ -12,10 +12,10 @@ from edge_agent.planning import (
     Decision,
     Engine,
     EngineConfig,
-    Found,
     Layout,
     MeasuredLink,
     Observation,
+    Plan,
     Profile,
     Question,
     Rates,
@@ -65,7 +65,7 @@ def linked(chain: Profile, rates: Sequence[Rates]) -> Profile:
     )
 
 
-def plan_chain(chain: Profile, bits: Sequence[int], staleness: int | None = None, *, alone: bool = True) -> Found:
+def plan_chain(chain: Profile, bits: Sequence[int], staleness: int | None = None, *, alone: bool = True) -> Plan:
     """Find the best layout over links as they were measured. alone: whether the first worker may run all blocks."""
     return best(Question(chain, SearchSpace(tuple(bits), staleness, allow_edge_only=alone)))
 

@@ -11,11 +11,12 @@ from torch.func import functional_call
 
 from benchmarks.networks import WORKER, RandomImages, lasting
 from benchmarks.support.report import Spread
+from benchmarks.tiers import measured as tiers_measured
 from benchmarks.tiers import sleeping
 from benchmarks.tiers.convolutions import convolutions
 from benchmarks.tiers.fewer import best_of_fewer
 from benchmarks.tiers.links import SLEEPING, halves, halves_profile
-from benchmarks.tiers.measured import Measured, check_line, planner_of
+from benchmarks.tiers.measured import Measured, check_line
 from benchmarks.tiers.settings import BATCH, NAMES, SETTINGS, Setting, profile_of
 from benchmarks.tiers.shares import COMPUTING, FLAGS
 from benchmarks.tiers.shares import SETTINGS as SHARED
@@ -24,7 +25,7 @@ from benchmarks.tiers.tables import errors_table, gains_table, overlap_table
 from benchmarks.tiers.tried import FEWER, ONE_BEHIND, Tried, in_turn, kept_in, kept_with, placements_of
 from edge_agent.config import EdgeConfig
 from edge_agent.planner_names import BEST
-from edge_agent.planning import MeasuredLink
+from edge_agent.planning import MeasuredLink, conditions_of, costed, parts_of
 from shared.config import load_config
 from shared.errors import PlanError
 from shared.placement import check_size
@@ -146,7 +147,8 @@ def test_what_is_tried_in_a_setting_is_tried_once_and_begins_with_the_best():
     tried = placements_of(setting.profile(), setting.inputs_to)
     assert len(set(map(repr, tried.values()))) == len(tried)
     seconds = {
-        name: planner_of(setting.profile(), each.staleness).cost(each).seconds_per_step for name, each in tried.items()
+        name: costed(tiers_measured.question_of(setting.profile(), each.staleness), each).seconds_per_step
+        for name, each in tried.items()
     }
     assert seconds[BEST] == min(seconds[name] for name in tried if name != ONE_BEHIND)
 
@@ -156,9 +158,10 @@ def test_the_exchange_takes_as_long_as_computing(ways):
     profile = halves_profile(ways)
     placement = halves(len(profile))
     check_size(placement)
-    found = planner_of(profile).cost(placement)
-    (exchange,) = {link: both for link, both in found.link_seconds.items() if both[1]}.values()
-    assert exchange[1] * ways == pytest.approx(found.worker_seconds["edge"], rel=0.2)
+    question = tiers_measured.question_of(profile)
+    found = parts_of(question, costed(question, placement).layout, conditions_of(profile))
+    (exchange,) = {link: both for link, both in found.links.items() if both[1]}.values()
+    assert exchange[1] * ways == pytest.approx(found.workers["edge"], rel=0.2)
 
 
 def test_measurements_are_kept_as_they_are_made_and_replace_older_ones(tmp_path):

@@ -5,7 +5,7 @@ of all. Where they are many, a grid of them leads to the divisions of the least 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from edge_agent.planning.families.tiers.columns import (
     kinds_of,
     structures,
 )
-from edge_agent.planning.families.tiers.divisions import Division, divisions_of, layout_of_division
+from edge_agent.planning.families.tiers.divisions import divisions_of, layout_of_division
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import FLOAT32_BITS, Floats, Ints
 from edge_agent.planning.papers.hiertrain import hiertrain
+from edge_agent.planning.plan import Plan
 from edge_agent.planning.profile_operations import coded
 from edge_agent.planning.space import check_staleness, check_widths
 from shared.errors import PlanError
@@ -51,19 +52,6 @@ ROUNDING = 1e-9
 """Part of the seconds of a step by which a bound may exceed it, because sums are rounded."""
 
 
-@dataclass(frozen=True)
-class TierFound:
-    """The best division, and how it was found."""
-
-    division: Division
-    layout: Layout
-    seconds: float
-    simulated: int
-    """Number of divisions that were simulated."""
-    proved: bool
-    """True if no division is better."""
-
-
 def is_for(question: Question) -> bool:
     """See `Family.is_for`."""
     return question.is_tiers
@@ -78,7 +66,7 @@ def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]
     """Yield the best with each K that may be the best. PlanError where nothing may be chosen."""
     spaces = [replace(question.space, staleness=staleness) for staleness in _choices_of_staleness(question)]
     found = [search(replace(question, space=space), at) for space in spaces]
-    yield from ((one.seconds, one.layout) for one in sorted(found, key=lambda one: one.seconds))
+    yield from ((one.seconds_per_step, one.layout) for one in sorted(found, key=lambda one: one.seconds_per_step))
 
 
 def permits(question: Question, layout: Layout) -> bool:
@@ -127,7 +115,12 @@ def _choices_of_staleness(question: Question) -> tuple[int, ...]:
     return tuple(staleness or 0 for staleness in question.choices_of_staleness)
 
 
-def search(question: Question, at: Conditions) -> TierFound:
+def seconds_of(question: Question, layout: Layout, at: Conditions) -> float:
+    """Return the seconds of a step of any layout in the simulator."""
+    return Simulated(question.profile, at).seconds(coded(question.profile, layout))
+
+
+def search(question: Question, at: Conditions) -> Plan:
     """Find the division of the fewest seconds a step. PlanError where nothing may be chosen.
 
     Of equals, the first of the least bound. Where not all are listed, what the other planners choose is tried first.
@@ -150,7 +143,7 @@ class _Search:
         """The seconds of each division that was simulated, with its number."""
         self._best: tuple[Divisions, float] | None = None
 
-    def run(self) -> TierFound:
+    def run(self) -> Plan:
         """Search, and return the best."""
         choices = self.choices
         few = choices.count() * len(choices.widths) ** 3 <= MOST_LISTED
@@ -171,8 +164,8 @@ class _Search:
                 f"no division of {choices.batch_size} samples among {', '.join(self._profile.names)} may be chosen; permit "
                 "raw samples to a trainer, or the device alone"
             )
-        division = self._best[0].division(0, self._profile.names)
-        return TierFound(division, self._layout(self._best[0]), self._best[1], len(self._known), few)
+        chosen, seconds = self._best
+        return Plan(self._layout(chosen), seconds, evaluated=len(self._known), is_proved=few)
 
     def _planned(self) -> Iterator[Divisions]:
         """Yield what the other planners choose."""

@@ -36,24 +36,32 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, chain_path):
     assert (code, err) == (0, "")
     printed, expected = json.loads(out), most_exact(Question(CHAIN, SearchSpace((2, 4, 32), 2)))
     stages, links = parts_of(expected.layout)
+    workers = list(expected.layout.workers)
     assert printed == {
-        "order": ["s0", "s1", "s2"],
-        "workers": list(expected.layout.workers),
+        "workers": workers,
         "cuts": list(expected.layout.cuts),
         "bits": list(expected.layout.bits),
         "staleness": 2,
         "seconds_per_step": expected.seconds_per_step,
-        "stage_seconds": stages,
-        "link_seconds": links,
+        "samples_per_second": expected.samples_per_second,
+        "placement": printed["placement"],
+        "worker_seconds": dict(zip(workers, stages, strict=True)),
+        "link_seconds": [
+            {"between": list(link), "up": up, "down": down}
+            for link, (up, down) in zip(pairwise(workers), links, strict=True)
+        ],
+        "migration_seconds": 0.0,
+        "evaluated": 1,
         "notes": printed["notes"],
     }
+    assert printed["placement"]["workers"] == ["s0", "s1", "s2"]
 
 
 def test_without_staleness_the_slowest_part_alone_counts(edge_agent, chain_path):
     _, out, _ = edge_agent("plan", "--profile", chain_path, "--json")
     printed = json.loads(out)
-    links = [seconds for both in printed["link_seconds"] for seconds in both]
-    assert printed["seconds_per_step"] == max(printed["stage_seconds"] + links)
+    links = [link[way] for link in printed["link_seconds"] for way in ("up", "down")]
+    assert printed["seconds_per_step"] == max([*printed["worker_seconds"].values(), *links])
 
 
 def test_another_order_is_tried_where_any_may_be(edge_agent, chain_path):
@@ -62,7 +70,7 @@ def test_another_order_is_tried_where_any_may_be(edge_agent, chain_path):
     ordered = best_order(Question(CHAIN, space))
     expected = best(Question(ordered, space))
     assert code == 0
-    assert json.loads(out)["order"] == list(ordered.names)
+    assert json.loads(out)["placement"]["workers"] == list(ordered.names)
     assert expected.seconds_per_step < 0.99 * best(Question(CHAIN, space)).seconds_per_step
     most = (1 + EXACTNESS_MARGIN) * expected.seconds_per_step
     assert expected.seconds_per_step <= json.loads(out)["seconds_per_step"] <= most
@@ -80,8 +88,10 @@ def test_the_words_say_which_stage_has_what(edge_agent, chain_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--uplink", "10mbit"), "--uplink is for two workers and says nothing about a chain"),
-        (("--cut", "2"), "--cut is for two workers"),
+        (("--from-cut", "2"), "--from-cut is for two workers"),
+        (("--inputs-to", "s1"), "--inputs-to is for three tiers"),
+        (("--cut", "2"), "the cuts are 2; with 6 blocks on 3 stages there must be 2"),
+        (("--planner", "hiertrain"), "--planner is hiertrain; the planners of a chain are accurate, best"),
         (("--bits", "2,x"), '--bits is "2,x"'),
         (("--staleness", "-1"), "the staleness is -1"),
     ],
@@ -90,6 +100,25 @@ def test_options_without_a_meaning_for_a_chain_are_refused(edge_agent, chain_pat
     code, out, err = edge_agent("plan", "--profile", chain_path, *arguments)
     assert (code, out) == (ExitCode.PLAN, "")
     assert sentence in err
+
+
+def test_a_link_that_is_given_counts_in_place_of_the_measured_one(edge_agent, chain_path):
+    asked = ("plan", "--profile", chain_path, "--staleness", 2, "--json", "--cut", "2,4", "--bits", "32")
+    known, slow = (
+        json.loads(edge_agent(*asked, *more)[1]) for more in ((), ("--uplink", "1kbit", "--downlink", "1kbit"))
+    )
+    assert (known["cuts"], slow["cuts"]) == ([2, 4], [2, 4])
+    assert slow["link_seconds"][0]["up"] > known["link_seconds"][0]["up"]
+    assert slow["link_seconds"][1:] == known["link_seconds"][1:]
+
+
+def test_the_others_of_a_chain_are_worse_or_less_exact(edge_agent, chain_path):
+    code, out, _ = edge_agent("plan", "--profile", chain_path, "--staleness", 2, "--explain", "--json")
+    assert code == 0
+    best_plan, *others = json.loads(out)["ranked"]
+    for one in others:
+        is_better = one["seconds_per_step"] < best_plan["seconds_per_step"] * (1 - 1e-9)
+        assert is_better == (" faster" in one["reason"])
 
 
 def test_of_more_workers_than_blocks_some_get_none(edge_agent, tmp_path):

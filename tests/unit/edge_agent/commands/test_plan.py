@@ -9,6 +9,7 @@ from benchmarks.rivals.pair import jointdnn
 from edge_agent.config import EngineSection
 from edge_agent.planning import (
     LinearSeconds,
+    Question,
     Rates,
     SearchSpace,
     accurate,
@@ -16,10 +17,13 @@ from edge_agent.planning import (
     greedy,
     installed,
     load_profile,
+    parts_of,
     profile_to_json,
 )
-from edge_agent.planning.group_choice import group_choice
+from edge_agent.planning.group_choice import group_plans
+from edge_agent.planning.planners.plan import over
 from shared.errors import ExitCode
+from shared.placement import parse_placement
 from tests.conftest import ROOT
 from tests.support.planning.cases import PAIR_FILE, small_profile
 
@@ -39,16 +43,24 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, profile_path):
     assert (code, err) == (0, "")
     printed = json.loads(out)
     expected = accurate(small_profile(), AT, SearchSpace(staleness=2), from_cut=1)
+    parts = parts_of(Question(small_profile()), expected.layout, over(small_profile(), AT))
+    ((up, down),) = parts.links.values()
     assert printed == {
         "cut": expected.layout.tiles[0].stop,
         "staleness": 2,
         "bits": expected.layout.bits[0],
         "seconds_per_step": expected.seconds_per_step,
-        "phase_seconds": list(expected.phase_seconds),
+        "samples_per_second": expected.samples_per_second,
+        "placement": printed["placement"],
+        "worker_seconds": parts.workers,
+        "link_seconds": [{"between": ["edge", "trainer"], "up": up, "down": down}],
         "migration_seconds": expected.migration_seconds,
         "evaluated": expected.evaluated,
         "notes": printed["notes"],
     }
+    placement = parse_placement(printed["placement"], "printed", 4, small_profile().batch_size, 2)
+    assert [tile.worker for tile in placement.tiles] == ["edge", "trainer"]
+    assert set(placement.codecs.values()) <= {"uniform8"}
 
 
 def test_each_planner_can_be_asked(edge_agent, profile_path):
@@ -61,8 +73,8 @@ def test_each_planner_can_be_asked(edge_agent, profile_path):
     serial = jointdnn(small_profile(), AT).layout
     assert answer("--planner", "jointdnn")["cut"] == serial.tiles[0].stop
     assert answer("--planner", "edge-only")["cut"] == 4
-    fixed = answer("--planner", "fixed", "--cut", "2", "--bits", "8", "--staleness", "1")
-    assert (fixed["cut"], fixed["staleness"], fixed["bits"], fixed["evaluated"]) == (2, 1, 8, 1)
+    given = answer("--cut", "2", "--bits", "8", "--staleness", "1")
+    assert (given["cut"], given["staleness"], given["bits"], given["evaluated"]) == (2, 1, 8, 1)
     assert answer("--bits", "4")["bits"] == 4
     slow = ("--uplink", "1kbit", "--downlink", "1kbit")
     assert answer(*slow)["cut"] == 4
@@ -75,7 +87,7 @@ def test_a_plan_over_a_long_way_keeps_more_batches_in_flight(edge_agent, profile
         assert code == 0
         return json.loads(out)
 
-    waiting = ("--planner", "fixed", "--cut", "3", "--bits", "32", "--staleness", "0")
+    waiting = ("--cut", "3", "--bits", "32", "--staleness", "0")
     near, far = answer(*waiting), answer(*waiting, "--round-trip", "250ms")
     assert far["seconds_per_step"] - near["seconds_per_step"] == pytest.approx(0.25)
     expected = accurate(small_profile(), Rates(10e6, 50e6, 8.0), SearchSpace(allow_edge_only=False))
@@ -91,7 +103,7 @@ def test_a_plan_with_all_blocks_on_the_edge_waits_for_nobody(edge_agent, profile
         return json.loads(out)["seconds_per_step"]
 
     assert seconds("--planner", "edge-only") == pytest.approx(5.0)
-    assert seconds("--planner", "fixed", "--cut", "4", "--bits", "32", "--staleness", "0") == pytest.approx(5.0)
+    assert seconds("--cut", "4", "--bits", "32", "--staleness", "0") == pytest.approx(5.0)
 
 
 def notes_of(edge_agent, profile_path, *more):
@@ -129,8 +141,21 @@ def test_a_plan_says_why_it_did_not_take_what_looks_faster(edge_agent, profile_p
 def test_a_plan_in_words_says_where_the_blocks_are(edge_agent, profile_path):
     code, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN[:-1], "--from-cut", 1)
     assert code == 0
-    assert "of 4 on the edge" in out
+    assert "  edge: blocks [0, " in out
+    assert "  trainer: blocks [" in out
     assert "best of" in out
+
+
+def test_the_plans_after_the_best_are_shown_with_what_speaks_against_them(edge_agent, profile_path):
+    code, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--explain", "--planner", "greedy")
+    assert code == 0
+    printed = json.loads(out)
+    seconds = [one["seconds_per_step"] for one in printed["ranked"][1:]]
+    assert seconds == sorted(seconds)
+    assert len(seconds) == 3
+    assert all(one["reason"] for one in printed["ranked"])
+    _, in_words, _ = edge_agent("plan", "--profile", profile_path, *PLAN[:-1], "--explain")
+    assert in_words.count("  after it: ") == 3
 
 
 def test_a_simulation_prints_every_planner(edge_agent, profile_path, trace_path, tmp_path):
@@ -190,7 +215,7 @@ def test_a_planner_that_nobody_has_is_refused_with_those_that_are_there(edge_age
         assert (code, out) == (ExitCode.USAGE, "")
         return " ".join(err.replace("│", " ").split())
 
-    assert "there is no planner 'luck'; there are accurate, greedy, fixed, best, hiertrain, jointdnn" in refused("luck")
+    assert "there is no planner 'luck'; there are accurate, greedy, best, hiertrain, jointdnn" in refused("luck")
     assert "not installed" not in refused("luck")
     monkeypatch.setattr(installed, "entry_points", lambda **_: ())
     assert "others come with the benchmarks of a checkout, which are not installed here" in refused("edge-only")
@@ -249,7 +274,9 @@ def test_a_plan_gives_up_no_bits_and_no_steps_for_a_gain_that_nobody_notices(edg
         (("--bits", "9"), "bit widths"),
         (("--bits", ""), "--bits"),
         (("--bits", "8,many"), "--bits"),
-        (("--planner", "fixed"), "--cut"),
+        (("--cut", "2,3"), "the cut is 2, 3"),
+        (("--batch", "4"), "--batch is for three tiers"),
+        (("--planner", "best"), "--planner is best; the planners of two workers are accurate, greedy"),
         (("--profile", "absent.json"), "absent.json"),
     ],
 )
@@ -326,17 +353,16 @@ def test_a_group_is_compared_with_one_device(edge_agent):
     profile = ROOT / "deploy" / "demo" / "profile.json"
     code, out, err = edge_agent(*GROUP_PLAN, 2, "--profile", profile, "--json")
     assert (code, err) == (0, "")
-    printed, choice = json.loads(out), group_choice(load_profile(profile), AT, 2)
-    assert printed == {"ways": [way._asdict() for way in choice.ways], "best": choice.best._asdict()}
+    printed, plans = json.loads(out)["ranked"], group_plans(load_profile(profile), AT, 2)
+    assert [
+        (one.get("members"), one["cut"], one["seconds_per_step"], one["samples_per_second"]) for one in printed
+    ] == [(plan.members, plan.blocks_here, plan.seconds_per_step, plan.samples_per_second) for plan in plans]
     code, out, _ = edge_agent(*GROUP_PLAN, 2, "--profile", profile)
     assert code == 0
-    assert [line.partition("  ")[0].strip() for line in out.splitlines()[1:5]] == [
-        "one device, edge-only",
-        f"one device, cut {choice.ways[1].cut}",
-        "group of 2, edge-only",
-        f"group of 2, cut {choice.ways[3].cut}",
+    assert [line.partition("  ")[0].strip() for line in out.splitlines()[1:]] == [
+        "one device" if plan.members is None else "group of 2" for plan in plans
     ]
-    assert out.splitlines()[5].startswith("best: one device")
+    assert out.splitlines()[1].startswith("one device")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`edge-agent schedule`, and `edge-agent simulate` of a group, as a user meets them: their output and their refusals."""
+"""`edge-agent plan --strategy`, and `edge-agent simulate` of a group, as a user meets them: their output and their refusals."""
 
 import json
 from dataclasses import replace
@@ -49,7 +49,7 @@ def trace_path(tmp_path):
 
 @pytest.mark.parametrize("strategy", STRATEGY_NAMES)
 def test_a_schedule_prints_the_fields_that_are_promised(edge_agent, layers_path, strategy):
-    code, out, err = edge_agent("schedule", "--layers", layers_path, "--strategy", strategy, "--members", 2, "--json")
+    code, out, err = edge_agent("plan", "--profile", layers_path, "--strategy", strategy, "--members", 2, "--json")
     assert (code, err) == (0, "")
     printed, expected = json.loads(out), STRATEGIES[strategy](load_layers(layers_path).among(2))
     for field in ("forward_seconds", "backward_seconds", "step_seconds", "message_bytes", "slice_bytes"):
@@ -63,20 +63,22 @@ def test_a_schedule_prints_the_fields_that_are_promised(edge_agent, layers_path,
 
 
 def test_a_schedule_of_a_profile_is_that_of_its_layers_over_the_link(edge_agent, profile, profile_path):
-    code, out, _ = edge_agent("schedule", "--profile", profile_path, *LINK, "--round-trip", "20ms", "--json")
+    code, out, _ = edge_agent(
+        "plan", "--strategy", "flow", "--profile", profile_path, *LINK, "--round-trip", "20ms", "--json"
+    )
     assert code == 0
     expected = STRATEGIES["flow"](layers_of(profile, Rates(80e6, 160e6, 0.02)))
     assert json.loads(out)["step_seconds"] == expected.step_seconds
 
 
 def test_a_schedule_is_told_in_words(edge_agent, layers_path):
-    _, out, _ = edge_agent("schedule", "--layers", layers_path, "--strategy", "layerwise")
+    _, out, _ = edge_agent("plan", "--profile", layers_path, "--strategy", "layerwise")
     assert out.splitlines() == [
         "layerwise: 11.04 s a step (no exchange takes less than 10.02 s)",
         "  forward 4.03 s, layers [0, 1), [1, 2), [2, 3) pulled",
         "  backward 7.01 s, layers [2, 3), [1, 2), [0, 1) pushed",
     ]
-    _, out, _ = edge_agent("schedule", "--layers", layers_path)
+    _, out, _ = edge_agent("plan", "--profile", layers_path, "--strategy", "flow")
     assert "messages of slices" in out
     assert "a message is full at" in out
 
@@ -84,20 +86,21 @@ def test_a_schedule_is_told_in_words(edge_agent, layers_path):
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
-        ((), ExitCode.USAGE, "give --layers, or --profile"),
-        (("--layers", "{layers}", "--profile", "{profile}"), ExitCode.USAGE, "give --layers, or --profile"),
         (("--profile", "{profile}"), ExitCode.USAGE, "give --uplink and --downlink"),
-        (("--layers", "{layers}", "--strategy", "fast"), ExitCode.USAGE, "is not one of sequential"),
-        (("--layers", "{layers}", "--members", "0"), ExitCode.PLAN, "the group has 0 members; it must have 1 to 1024"),
-        (("--layers", "{layers}", "--uplink", "1mbit"), ExitCode.PLAN, "--uplink goes with --profile"),
-        (("--layers", "{profile}"), ExitCode.PLAN, "layers is missing"),
-        (("--profile", "{layers}", *LINK), ExitCode.PLAN, "no times of workers are in it"),
-        (("--layers", "nowhere.json"), ExitCode.PLAN, "the profile cannot be read"),
+        (("--profile", "{layers}", "--strategy", "fast"), ExitCode.USAGE, "is not one of sequential"),
+        (("--profile", "{layers}", "--members", "0"), ExitCode.PLAN, "the group has 0 members; it must have 1 to 1024"),
+        (
+            ("--profile", "{layers}", "--uplink", "1mbit"),
+            ExitCode.PLAN,
+            "has layers, whose seconds are those of their own",
+        ),
+        (("--profile", "{layers}", "--bits", "8"), ExitCode.PLAN, "--bits says nothing about a schedule; leave it out"),
+        (("--profile", "nowhere.json"), ExitCode.PLAN, "the profile cannot be read"),
     ],
 )
 def test_a_wrong_question_is_answered_with_a_sentence(edge_agent, layers_path, profile_path, options, code, sentence):
     given = [option.format(layers=layers_path, profile=profile_path) for option in options]
-    ended, _, err = edge_agent("schedule", *given)
+    ended, _, err = edge_agent("plan", "--strategy", "flow", *given)
     assert ended == code
     assert sentence in " ".join(err.replace("│", " ").split())
 

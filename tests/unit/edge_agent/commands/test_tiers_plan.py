@@ -5,6 +5,7 @@ import json
 import pytest
 
 from edge_agent.planner_names import TIER_PLANNER_NAMES
+from edge_agent.planning import Question, SearchSpace, parse_profile, phases_of, plan_tiers
 from shared.errors import ExitCode
 from shared.placement import parse_placement
 from tests.support.planning.tiers import NAMES, tiers_document
@@ -32,16 +33,13 @@ def plan(edge_agent, path):
 
 def test_a_plan_prints_the_fields_that_are_promised(plan):
     printed = plan("--bits", "8,32", "--staleness", "1")
-    assert set(printed["roles"]) == {"o", "s", "l"}
-    assert set(printed["roles"].values()) == set(NAMES)
-    assert set(printed["m"]) == {"s", "l"}
-    assert sum(printed["samples"].values()) == 6
     placement = parse_placement(printed["placement"], "printed", 4, 6)
     assert (placement.workers, placement.staleness) == (NAMES, 1)
     assert set(printed["worker_seconds"]) <= set(NAMES)
-    assert [link["between"] for link in printed["link_seconds"]] == [link["between"] for link in DOCUMENT["links"]]
+    assert {tuple(link["between"]) for link in printed["link_seconds"]} <= {
+        tuple(each["between"]) for each in DOCUMENT["links"]
+    }
     assert printed["seconds_per_step"] >= max(printed["worker_seconds"].values()) * (1 - 1e-9)
-    assert printed["eq12_seconds"] > 0.0
 
 
 @pytest.mark.parametrize("permitted", [(), PERMITTED], ids=["inputs stay", "inputs go"])
@@ -57,12 +55,13 @@ def test_no_planner_is_better_than_the_best(plan, edge_agent, path, permitted):
             assert json.loads(out)["seconds_per_step"] >= best["seconds_per_step"] * (1 - 1e-9), planner
 
 
-def test_hiertrain_has_the_fewest_seconds_in_phases(plan):
-    phased = plan(*PERMITTED, "--planner", "hiertrain")
+def test_hiertrain_has_the_fewest_seconds_in_phases():
+    question = Question(parse_profile(DOCUMENT, "tiers"), SearchSpace(inputs_to=frozenset(NAMES[1:])))
+    _, least = phases_of(question, plan_tiers(question, "hiertrain").layout)
     for planner in ("best", "jointdnn", "jointdnn+", "all-edge", "all-cloud"):
-        other = plan(*PERMITTED, "--planner", planner)
-        if other["before"] in (0, 4):
-            assert other["eq12_seconds"] >= phased["eq12_seconds"] * (1 - 1e-9), planner
+        division, seconds = phases_of(question, plan_tiers(question, planner).layout)
+        if division.before in (0, 4):
+            assert seconds >= least * (1 - 1e-9), planner
 
 
 def test_the_planners_of_one_tier_have_all_blocks_there(plan):
@@ -72,38 +71,39 @@ def test_the_planners_of_one_tier_have_all_blocks_there(plan):
         assert tile == {"worker": worker, "blocks": [0, 4], "samples": [0, 6]}
 
 
-def test_placements_cost_what_their_plan_costs(plan, edge_agent, path, tmp_path):
+def test_placements_cost_what_their_plan_costs_and_the_fastest_comes_first(plan, edge_agent, path, tmp_path):
     plans = [plan(*PERMITTED, "--planner", planner) for planner in TIER_PLANNER_NAMES]
     lines = tmp_path / "placements.jsonl"
     lines.write_text("\n\n".join(json.dumps(each["placement"]) for each in plans))
     code, out, err = edge_agent("plan", "--profile", path, "--json", "--placements", lines, *PERMITTED)
     assert (code, err) == (0, "")
-    for line, each in zip(out.splitlines(), plans, strict=True):
-        costed = json.loads(line)
-        for key in ("seconds_per_step", "worker_seconds", "link_seconds", "placement"):
-            assert costed[key] == each[key], key
-        assert costed["eq12_seconds"] <= each["eq12_seconds"] * (1 + 1e-9), "other roles may be the same placement"
+    ranked = json.loads(out)["ranked"]
+    seconds = {one["name"]: one["seconds_per_step"] for one in ranked}
+    assert list(seconds.values()) == sorted(seconds.values())
+    assert seconds == {
+        f"line {2 * place + 1}": pytest.approx(each["seconds_per_step"]) for place, each in enumerate(plans)
+    }
 
 
 def test_another_batch_is_planned_with_the_same_times(plan):
-    assert sum(plan("--batch", "3")["samples"].values()) == 3
+    tiles = plan("--batch", "3")["placement"]["tiles"]
+    assert max(end for tile in tiles for end in tile["samples"]) == 3
 
 
 def test_a_plan_is_told_in_words(edge_agent, path):
     code, out, err = edge_agent("plan", "--profile", path, "--planner", "hiertrain", *PERMITTED)
     assert (code, err) == (0, "")
-    assert out.startswith("o ")
-    assert " s a step, " in out
-    assert " in phases" in out
+    assert " s a step\n" in out
+    assert " on samples [" in out or "blocks [" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("--inputs-to", "moon"), "--inputs-to names 'moon'; the trainers of the profile are near, gpu"),
-        (("--planner", "accurate"), "--planner is accurate, which is for two workers; the planners of three tiers are"),
+        (("--planner", "accurate"), "--planner is accurate; the planners of three tiers are best, hiertrain"),
         (("--planner", "all-cloud"), "all-cloud sends raw samples to a trainer that may not have them"),
-        (("--uplink", "10mbit"), "--uplink says nothing about three tiers; leave it out"),
+        (("--horizon", "10"), "--horizon is for two workers; leave it out"),
         (("--batch", "0"), "the batch size is 0; it must be 1 or more"),
         (("--staleness", "-1"), "the staleness is -1; it must be 0 or more"),
         (("--bits", "4"), "the profile has no codec of 4 bits; its codecs have 8, 32"),
@@ -142,8 +142,8 @@ def test_a_placement_that_may_not_be_is_refused_with_its_line(edge_agent, path, 
     lines = tmp_path / "placements.jsonl"
     lines.write_text(f"{json.dumps(good)}\n{json.dumps(good | changes)}\n")
     found, out, err = edge_agent("plan", "--profile", path, "--placements", lines, "--json")
-    assert found == code
-    assert len(out.splitlines()) == 1, "the first line is costed"
+    assert (found, out) == (code, "")
+    assert "line 2" in err or code == ExitCode.PLAN
     assert sentence in err
     assert "Traceback" not in err
 
@@ -176,8 +176,8 @@ def test_a_profile_of_two_workers_refuses_what_only_three_tiers_have(edge_agent,
     path.write_text(profile_to_json(small_profile()))
     link = ("--uplink", "10mbit", "--downlink", "10mbit")
     for arguments, sentence in (
-        (("--batch", 4), "--batch says nothing about two workers; leave it out"),
-        (("--planner", "best"), "--planner is best, which is for three tiers; of two workers: accurate"),
+        (("--batch", 4), "--batch is for three tiers"),
+        (("--planner", "best"), "--planner is best; the planners of two workers are accurate"),
     ):
         code, _, err = edge_agent("plan", "--profile", path, *link, *arguments)
         assert code == ExitCode.PLAN

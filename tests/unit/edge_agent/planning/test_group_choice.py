@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.planning import LinearSeconds, ProfiledBlock, Rates, pair_profile
-from edge_agent.planning.group_choice import Carried, group_choice
+from edge_agent.planning.group_choice import Carried, best_of_group, group_plans
 from edge_agent.planning.schedules import Layers
 from edge_agent.planning.schedules.period import play, run_slices, sliced
 from shared.errors import PlanError
@@ -70,6 +70,11 @@ def played(profile, rates: Rates, cut: int, members: int, whole: bool) -> float:
     return play(layers, slices, 1, is_run=True).seconds
 
 
+def of_group(plans):
+    """The plans of a group, the one without a cut first."""
+    return sorted((one for one in plans if one.members is not None), key=lambda one: -one.blocks_here)
+
+
 def all_bytes(profile):
     """Bytes of the parameters of all blocks."""
     return round(sum(block.parameter_bytes for block in profile.blocks))
@@ -80,72 +85,80 @@ def all_bytes(profile):
 )
 def test_each_way_takes_what_the_simulator_says_at_the_best_cut(profile, up, down, trip, members, whole):
     rates, blocks = Rates(up, down, trip), len(profile)
-    choice = group_choice(profile, rates, members, Carried(whole_blocks=whole))
-    alone, split, group, cut_group = choice.ways
-    assert [way.members for way in choice.ways] == [None, None, members, members]
+    plans = group_plans(profile, rates, members, Carried(whole_blocks=whole))
+    assert len(plans) == 4
+    (alone, group), (split, cut_group) = (
+        [
+            next(one for one in plans if one.members == count and (one.blocks_here == blocks) == whole_here)
+            for count in (None, members)
+        ]
+        for whole_here in (True, False)
+    )
     cuts = range(1, blocks)
-    assert alone.step_seconds == pytest.approx(float(profile.workers[0].at_once[0, blocks]))
-    assert split.step_seconds == pytest.approx(min(split_seconds(profile, rates, cut, 1) for cut in cuts))
+    assert alone.seconds_per_step == pytest.approx(float(profile.workers[0].at_once[0, blocks]))
+    assert split.seconds_per_step == pytest.approx(min(split_seconds(profile, rates, cut, 1) for cut in cuts))
     # The last block of a model without a cut waits for its own weights, so it is no layer without bytes.
-    assert alone.step_seconds <= group.step_seconds <= played(profile, rates, blocks, members, whole) * (1 + 1e-9)
-    assert cut_group.step_seconds == pytest.approx(
+    assert (
+        alone.seconds_per_step <= group.seconds_per_step <= played(profile, rates, blocks, members, whole) * (1 + 1e-9)
+    )
+    assert cut_group.seconds_per_step == pytest.approx(
         min(max(split_seconds(profile, rates, cut, 1), played(profile, rates, cut, members, whole)) for cut in cuts)
     )
-    for way in choice.ways:
-        assert way.samples_per_second == pytest.approx((way.members or 1) * profile.batch_size / way.step_seconds)
-    assert choice.best.samples_per_second == max(way.samples_per_second for way in choice.ways)
+    for one in plans:
+        assert one.samples_per_second == pytest.approx((one.members or 1) * profile.batch_size / one.seconds_per_step)
+    assert plans[0].samples_per_second == max(one.samples_per_second for one in plans)
 
 
 @given(profile=profiles(), up=RATE, down=RATE, trip=st.floats(0.0, 0.1))
 def test_a_group_of_one_is_never_best(profile, up, down, trip):
-    assert group_choice(profile, Rates(up, down, trip), 1).best.members is None
+    assert group_plans(profile, Rates(up, down, trip), 1)[0].members is None
 
 
 @given(profile=profiles(), rate=RATE, members=st.integers(2, 16))
 def test_a_member_is_no_quicker_the_more_there_are(profile, rate, members):
     """But for a message each way: one that has begun is not interrupted for what is needed first, which chance may spare."""
-    fewer, more = (group_choice(profile, Rates(rate, rate), count).ways for count in (members - 1, members))
+    fewer, more = (of_group(group_plans(profile, Rates(rate, rate), count)) for count in (members - 1, members))
     slice_bytes = max(block.bytes / slice_count(block.parameter_bytes, all_bytes(profile)) for block in profile.blocks)
     both_ways_seconds = 2 * members * 8 * slice_bytes / rate
-    for before, after in zip(fewer[2:], more[2:], strict=True):
-        assert before.step_seconds <= (after.step_seconds + both_ways_seconds) * (1 + 1e-9)
+    for before, after in zip(fewer, more, strict=True):
+        assert before.seconds_per_step <= (after.seconds_per_step + both_ways_seconds) * (1 + 1e-9)
 
 
 @given(profile=profiles(), up=RATE, down=RATE, members=st.integers(1, 16), data=st.data())
 def test_what_is_not_permitted_is_no_way_and_the_best_of_the_others_counts(profile, up, down, members, data):
     rates, blocks = Rates(up, down), len(profile)
     permitted = data.draw(st.sets(st.integers(1, blocks), min_size=1))
-    choice = group_choice(profile, rates, members, permitted=permitted)
-    assert {way.cut for way in choice.ways} <= permitted
-    each = [group_choice(profile, rates, members, permitted={cut}).best_of_group for cut in permitted]
-    assert choice.best_of_group.samples_per_second == max(way.samples_per_second for way in each)
+    plans = group_plans(profile, rates, members, permitted=permitted)
+    assert {one.blocks_here for one in plans} <= permitted
+    each = [best_of_group(group_plans(profile, rates, members, permitted={cut})) for cut in permitted]
+    assert best_of_group(plans).samples_per_second == max(one.samples_per_second for one in each)
 
 
 @given(profile=profiles(), rate=RATE, members=st.integers(1, 16), share=st.floats(0.01, 1.0))
 def test_fewer_bytes_each_way_are_as_good_as_faster_links(profile, rate, members, share):
     blocks = len(profile)
-    coded = group_choice(profile, Rates(rate, rate), members, Carried(push=share, pull=share), {blocks})
-    faster = group_choice(profile, Rates(rate / share, rate / share), members, permitted={blocks})
-    assert coded.best_of_group.step_seconds == pytest.approx(faster.best_of_group.step_seconds)
+    coded = group_plans(profile, Rates(rate, rate), members, Carried(push=share, pull=share), {blocks})
+    faster = group_plans(profile, Rates(rate / share, rate / share), members, permitted={blocks})
+    assert best_of_group(coded).seconds_per_step == pytest.approx(best_of_group(faster).seconds_per_step)
 
 
 def test_what_a_device_cannot_run_is_no_way():
     weak = small_profile(
         blocks=tuple(ProfiledBlock(f"b{at}", 1e6, 1e5) for at in range(4)), edge_seconds=(None, 1.0, 2.0, None, None)
     )
-    ways = group_choice(weak, Rates(8e6, 8e6), 3).ways
-    assert [way.members for way in ways] == [None, 3]
-    assert all(way.cut in (1, 2) for way in ways)
+    plans = group_plans(weak, Rates(8e6, 8e6), 3)
+    assert {one.members for one in plans} == {None, 3}
+    assert all(one.blocks_here in (1, 2) for one in plans)
 
 
 def test_what_cannot_be_compared_is_refused():
     rates, profile = Rates(8e6, 8e6), small_profile()
     with pytest.raises(PlanError, match="the group has 0 members; it must have 1 to 1024"):
-        group_choice(profile, rates, 0)
+        group_plans(profile, rates, 0)
     with pytest.raises(PlanError, match="parameter_bytes of block 'b0'"):
-        group_choice(profile, rates, 2)
+        group_plans(profile, rates, 2)
     nothing = replace(profile.workers[0], replayed=profile.workers[0].replayed * math.nan)
     with pytest.raises(
         PlanError, match="no time of the device for all blocks, nor of both workers for any cut that may be"
     ):
-        group_choice(profile.with_worker(nothing), rates, 2)
+        group_plans(profile.with_worker(nothing), rates, 2)

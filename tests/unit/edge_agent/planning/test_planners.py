@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edge_agent.planner_names import EXACTNESS_MARGIN, FIXED, GREEDY, PLANNER_NAMES
+from edge_agent.planner_names import EXACTNESS_MARGIN, GREEDY, PLANNER_NAMES
 from edge_agent.planning import (
     FLOAT32_BITS,
     PLANNERS,
@@ -22,8 +22,10 @@ from edge_agent.planning import (
     conditions_of,
     first_deployment,
     greedy,
+    parts_of,
 )
 from edge_agent.planning.families.pair import listed_pairs
+from edge_agent.planning.planners.plan import over
 from shared.errors import PlanError
 from tests.support.planning.cases import AT_8_MBIT, pair, profiles, rates, small_profile
 from tests.support.planning.exact_pairs import check_costs_as_said, exact_costs, flat_profile
@@ -127,7 +129,9 @@ def test_a_plan_by_hand():
     plan = greedy(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3)
     # At cut 3, T = 3, 1, 0.2, 1; T_sum - 2 T_max < 0, so Eq. 12 is 3 x 3 + 5.2. Cut 2 has 2 x 3 + 6.3 + 0.3, and 3 to move.
     assert plan.layout == pair(3, 1, 32)
-    assert plan.phase_seconds == pytest.approx((3.0, 1.0, 0.2, 1.0))
+    parts = parts_of(Question(small_profile()), plan.layout, over(small_profile(), AT_8_MBIT))
+    assert parts.workers == pytest.approx({"edge": 3.0, "trainer": 0.2})
+    assert parts.links == {("edge", "trainer"): pytest.approx((1.0, 1.0))}
     assert plan.seconds_per_step == pytest.approx(14.2 / 4)
     assert plan.migration_seconds == 0.0
     assert plan.evaluated == 3
@@ -138,7 +142,7 @@ def test_without_replay_no_staleness_can_be_the_quickest():
     fast = Rates(1e12, 1e12)
     plan = greedy(profile, fast, SearchSpace((32,)))
     assert plan.layout == pair(3, 0, 32)
-    assert plan.phase_seconds[0] == pytest.approx(0.1)
+    assert parts_of(Question(profile), plan.layout, over(profile, fast)).workers["edge"] == pytest.approx(0.1)
     assert plan.seconds_per_step == pytest.approx(0.3, rel=1e-3)
     assert greedy(profile, fast, SearchSpace((32,), staleness=2)).layout == pair(1, 2, 32)
 
@@ -168,7 +172,8 @@ def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
     assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).layout.tiles[0].stop < 5
     plan = greedy(quick, Rates(8.0, 8.0))
     assert plan.layout == pair(5, 0, 32, quick)
-    assert plan.phase_seconds == (0.5, 0.0, 0.0, 0.0)
+    parts = parts_of(Question(quick), plan.layout, over(quick, Rates(8.0, 8.0)))
+    assert (parts.workers, parts.links) == ({"edge": 0.5}, {})
 
 
 def test_the_calibration_bounds_the_bits():
@@ -235,6 +240,6 @@ def test_the_choice_of_another_planner_than_greedy_is_kept(name):
 
 
 def test_command_lines_name_all_planners_and_all_of_them_are_compared():
-    assert {*PLANNERS, FIXED} == set(PLANNER_NAMES)
+    assert {*PLANNERS} == set(PLANNER_NAMES)
     setting = Setting(small_profile(), [LINK_AT_8_MBIT], SearchSpace(), 1.0)
     assert [result.planner for result in compare(setting, tuple(PLANNERS))] == [*PLANNERS]

@@ -72,9 +72,9 @@ def test_the_best_is_the_best_of_all(seed):
     question = question_of(seed, blocks=3, batch_size=4)
     costs = Costs(question)
     found = family.search(question, costs.at)
-    assert found.proved
-    assert found.seconds == min(costs.seconds(row) for row in range(costs.every.rows))
-    assert best(question).seconds_per_step == found.seconds
+    assert found.is_proved
+    assert found.seconds_per_step == min(costs.seconds(row) for row in range(costs.every.rows))
+    assert best(question).seconds_per_step == found.seconds_per_step
 
 
 @pytest.mark.parametrize("seed", thinned(zip(range(200))))
@@ -83,18 +83,18 @@ def test_the_best_of_five_blocks_and_twelve_samples_is_the_best_of_all(seed):
     question = question_of(seed, ahead=2 * (seed % 2))
     costs = Costs(question)
     found = family.search(question, costs.at)
-    rows = np.flatnonzero(costs.bounds <= found.seconds * (1 + 1e-9))
+    rows = np.flatnonzero(costs.bounds <= found.seconds_per_step * (1 + 1e-9))
     others = np.random.default_rng(seed).choice(costs.every.rows, 20, replace=False)
-    assert found.seconds == min(costs.seconds(row) for row in rows)
-    assert all(costs.seconds(row) >= found.seconds for row in others)
+    assert found.seconds_per_step == min(costs.seconds(row) for row in rows)
+    assert all(costs.seconds(row) >= found.seconds_per_step for row in others)
 
 
 @pytest.mark.slow
 def test_a_deep_model_and_a_large_batch_take_few_simulations():
     question = question_of(1, blocks=34, batch_size=128)
     found = family.search(question, conditions_of(question.profile))
-    assert found.simulated <= family.LEAST_SIMULATED + family.BLOCKS_SIMULATED // 34
-    assert not found.proved
+    assert found.evaluated <= family.LEAST_SIMULATED + family.BLOCKS_SIMULATED // 34
+    assert not found.is_proved
 
 
 def test_the_search_for_many_divisions_finds_what_trying_all_finds(monkeypatch):
@@ -103,8 +103,8 @@ def test_the_search_for_many_divisions_finds_what_trying_all_finds(monkeypatch):
     of_all = family.search(question, at)
     monkeypatch.setattr(family, "MOST_LISTED", 0)
     found = family.search(question, at)
-    assert not found.proved
-    assert found.seconds == pytest.approx(of_all.seconds, rel=0.01)
+    assert not found.is_proved
+    assert found.seconds_per_step == pytest.approx(of_all.seconds_per_step, rel=0.01)
 
 
 def test_nothing_may_be_chosen_where_neither_samples_nor_the_device_may():

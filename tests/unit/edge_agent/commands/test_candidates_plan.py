@@ -1,4 +1,4 @@
-"""`edge-agent choose` as a user meets it: its output and its refusals."""
+"""`edge-agent plan --candidates` as a user meets it: its output and its refusals."""
 
 import json
 
@@ -21,19 +21,20 @@ def candidates_path(tmp_path):
 
 
 def test_the_ranking_is_printed_the_fastest_first(edge_agent, profile_path, candidates_path):
-    code, out, err = edge_agent("choose", "--profile", profile_path, "--candidates", candidates_path, "--json")
+    code, out, err = edge_agent("plan", "--profile", profile_path, "--candidates", candidates_path, "--json")
     assert (code, err) == (0, "")
     candidates = [
         Candidate("near", Rates(8e6, 8e6, 0.01), 0.7),
         Candidate("far", Rates(2e7, 9e7, 0.135), busy=0.5, sessions=3),
     ]
-    assert json.loads(out) == [
+    assert json.loads(out)["ranked"] == [
         {
             "name": one.name,
-            "cut": one.cut,
-            "bits": one.bits,
+            "cut": one.layout.tiles[0].stop,
+            "bits": (*one.layout.bits, 32)[0],
             "staleness": one.layout.staleness,
             "seconds_per_step": one.seconds_per_step,
+            "samples_per_second": pytest.approx(small_profile().batch_size / one.seconds_per_step),
         }
         for one in rank(Question(small_profile()), candidates)
     ]
@@ -41,7 +42,7 @@ def test_the_ranking_is_printed_the_fastest_first(edge_agent, profile_path, cand
 
 def test_the_ranking_in_words_is_a_table(edge_agent, profile_path, candidates_path):
     code, out, _ = edge_agent(
-        "choose", "--profile", profile_path, "--candidates", candidates_path, "--no-edge-only", "--staleness", 1
+        "plan", "--profile", profile_path, "--candidates", candidates_path, "--no-edge-only", "--staleness", 1
     )
     assert code == 0
     expected = rank(
@@ -51,13 +52,13 @@ def test_the_ranking_in_words_is_a_table(edge_agent, profile_path, candidates_pa
             Candidate("far", Rates(2e7, 9e7, 0.135), busy=0.5, sessions=3),
         ],
     )
-    assert [line.split()[0] for line in out.splitlines()] == ["candidate", *(one.name for one in expected)]
+    assert [line.split()[0] for line in out.splitlines()] == ["samples/s", *(one.name for one in expected)]
 
 
 def test_bad_candidates_end_with_one_sentence(edge_agent, profile_path, tmp_path):
     path = tmp_path / "candidates.json"
     for text in ("[]", "{", json.dumps([{**NEAR, "name": "edge"}]), json.dumps([{**NEAR, "uplink": 0}])):
         path.write_text(text)
-        code, out, err = edge_agent("choose", "--profile", profile_path, "--candidates", path)
+        code, out, err = edge_agent("plan", "--profile", profile_path, "--candidates", path)
         assert (code, out, err.count("\n")) == (ExitCode.PLAN, "", 1)
         assert "candidates.json" in err

@@ -1,0 +1,112 @@
+"""Notes beside a plan: what nobody measured or what was taken for granted, and why one that looks faster was not taken."""
+
+from dataclasses import replace
+
+from edge_agent.planner_names import ACCURATE, BEST, EXACTNESS_MARGIN
+from edge_agent.planning import (
+    Conditions,
+    Plan,
+    Profile,
+    Question,
+    Rates,
+    SearchSpace,
+    accurate,
+    first_deployment,
+    greedy,
+)
+
+LEAST_GAIN = 0.001
+"""Part of the time per step below which nothing counts as faster."""
+
+
+def notes_on(
+    question: Question, at: Conditions, planner: str, plan: Plan, horizon_steps: int, from_cut: int | None
+) -> list[str]:
+    """List what a reader of a plan might otherwise take for granted."""
+    profile, space = question.profile, question.space
+    notes = _uncalibrated(question, plan)
+    if planner in (ACCURATE, BEST):
+        notes += _idle(profile, plan)
+    if question.is_pair and planner == ACCURATE:
+        rates = at.link(0, 1)
+        notes += _begun_with(profile, rates, space, plan)
+        notes += _not_taken(profile, rates, space, horizon_steps, from_cut, plan)
+    if not plan.is_proved:
+        notes.append("the layouts are too many to be tried one by one; a better one may exist")
+    if question.is_tiers and not space.inputs_to:
+        notes.append(
+            "the device alone runs the first blocks, because --inputs-to permits no trainer to have raw samples"
+        )
+    return notes
+
+
+def _uncalibrated(question: Question, plan: Plan) -> list[str]:
+    """Warn where the plan may cost accuracy that was never measured."""
+    layout = plan.layout
+    parts = [f"{bits} bits" for bits in sorted({bits for _, bits in layout.widths})]
+    mend = ""
+    if question.is_pair:  # calibration is for two workers
+        parts += [f"K = {layout.staleness}"] * (layout.staleness > 0)
+        mend = "; edge-agent profile --calibrate finds it out"
+    if question.profile.min_bits is not None or not parts:
+        return []
+    return [f"nothing was calibrated: nobody has measured what {' and '.join(parts)} cost in accuracy{mend}"]
+
+
+def _idle(profile: Profile, plan: Plan) -> list[str]:
+    idle = [name for name in profile.names if name not in plan.layout.workers]
+    if len(profile.names) == 2 or not idle:
+        return []
+    return [f"{', '.join(idle)} would make no step quicker, and so gets no blocks"]
+
+
+def _not_taken(
+    profile: Profile, rates: Rates, space: SearchSpace, horizon_steps: int, from_cut: int | None, plan: Plan
+) -> list[str]:
+    """Explain why `accurate` took `plan`, and not a plan that is faster once one of its rules is left out; a sentence a
+    rule."""
+
+    def faster(searched: Profile = profile, within: SearchSpace = space, start: int | None = from_cut) -> Plan | None:
+        return quicker(accurate(searched, rates, within, horizon_steps, start))
+
+    def quicker(found: Plan) -> Plan | None:
+        return found if found.seconds_per_step < (1.0 - LEAST_GAIN) * plan.seconds_per_step else None
+
+    def described(found: Plan) -> str:
+        where = str(found.layout) if found.layout.cuts else "training on the device alone"
+        return f"{where} would take {found.seconds_per_step:.4g} s a step and was not taken"
+
+    sentences = []
+    if found := quicker(greedy(profile, rates, space, horizon_steps, from_cut)):
+        sentences.append(
+            f"{described(found)}: within {EXACTNESS_MARGIN:.0%} of the fastest, more bits and a smaller K come first; "
+            "--planner greedy takes the fastest"
+        )
+    if found := faster(start=None):
+        way_seconds = accurate(
+            profile, rates, replace(space, cuts=(found.layout.tiles[0].stop,)), horizon_steps, from_cut
+        ).migration_seconds
+        sentences.append(
+            f"{described(found)}: to move the blocks there takes {way_seconds:.4g} s, which {horizon_steps} steps do not "
+            "pay back"
+        )
+    if found := faster(replace(profile, min_bits=None)):
+        sentences.append(
+            f"{described(found)}: the calibration found that it costs too much accuracy, or did not try it"
+        )
+    may_be_alone = replace(space, allow_edge_only=True)
+    if not space.allow_edge_only and space.cuts is None and (found := faster(within=may_be_alone)):
+        sentences.append(f"{described(found)}: --no-edge-only forbids it")
+    return sentences
+
+
+def _begun_with(profile: Profile, rates: Rates, space: SearchSpace, plan: Plan) -> list[str]:
+    """Name the deployment that a run with an engine begins with over such a link, if it is another; none where the cut
+    is given."""
+    begun = first_deployment(profile, rates, space)
+    if space.cuts is not None or begun == plan.layout:
+        return []
+    return [
+        f"with engine.profile a run begins with {begun}, which bears a link that fluctuates, and goes on "
+        "choosing; without an engine it keeps what it is given"
+    ]

@@ -1,0 +1,109 @@
+"""Plans on the command line: one as its JSON object or in words, with its parts, and several as a table, the best first."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import typer
+
+from edge_agent.commands.plans.placed import placed
+from edge_agent.planning import FLOAT32_BITS, Conditions, Layout, Parts, Plan, Question, parts_of
+from shared.placement import document_of
+
+
+def print_plan(
+    question: Question,
+    at: Conditions,
+    plans: Sequence[Plan],
+    notes: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Print the first of these plans with its parts, then those after it with the reasons, and the notes."""
+    plan, *others = plans
+    parts = parts_of(question, plan.layout, at)
+    if not as_json:
+        after = [f"  after it: {one.layout}, {one.seconds_per_step:.4g} s a step: {one.reason}" for one in others]
+        typer.echo("\n".join([*_described(plan, parts), *after, *(f"  note: {note}" for note in notes)]))
+        return
+    fields = {
+        **_fields(question, plan),
+        "placement": document_of(placed(question.profile, plan.layout)),
+        "worker_seconds": parts.workers,
+        "link_seconds": [{"between": list(link), "up": up, "down": down} for link, (up, down) in parts.links.items()],
+        "migration_seconds": plan.migration_seconds,
+        "evaluated": plan.evaluated,
+        "notes": list(notes),
+    }
+    typer.echo(json.dumps(fields | ({"ranked": [_fields(question, one) for one in plans]} if others else {})))
+
+
+def print_ranked(question: Question, plans: Sequence[tuple[str, Plan]], *, as_json: bool) -> None:
+    """Print named plans, the best first."""
+    if as_json:
+        fields = [{"name": name, **_fields(question, plan)} for name, plan in plans]
+        typer.echo(json.dumps({"ranked": fields}))
+        return
+    width = max(len(name) for name, _ in plans)
+    lines = [f"{'':<{width}} {'samples/s':>10} {'s/step':>8}  layout"]
+    lines += [
+        f"{name:<{width}} {plan.samples_per_second:>10.4g} {plan.seconds_per_step:>8.4g}  {plan.layout}"
+        for name, plan in plans
+    ]
+    typer.echo("\n".join(lines))
+
+
+def layout_fields(layout: Layout, names: Sequence[str]) -> dict[str, object]:
+    """Return the fields of a layout. names: of all workers that may have blocks.
+
+    Of two workers: cut, staleness and bits. Of more: those that have blocks, cuts, staleness and bits, which are lists; where
+    they share samples, without cuts and bits.
+    """
+    if len(names) == 2:
+        bits = (*layout.bits, FLOAT32_BITS)[0]
+        return {"cut": layout.tiles[0].stop, "staleness": layout.staleness, "bits": bits}
+    several: dict[str, object] = {"workers": list(layout.workers), "staleness": layout.staleness}
+    return several | ({"cuts": list(layout.cuts), "bits": list(layout.bits)} if layout.is_stacked else {})
+
+
+def _fields(question: Question, plan: Plan) -> dict[str, object]:
+    fields = {**layout_fields(plan.layout, question.profile.names), "seconds_per_step": plan.seconds_per_step}
+    if plan.members is not None:
+        fields["members"] = plan.members
+    fields["samples_per_second"] = plan.samples_per_second
+    return fields | ({"reason": plan.reason} if plan.reason else {})
+
+
+def _described(plan: Plan, parts: Parts) -> Iterator[str]:
+    layout = plan.layout
+    if layout.is_stacked:
+        yield str(layout)
+    else:
+        yield f"{', '.join(layout.workers)} share the samples, staleness {layout.staleness}"
+    yield f"  {plan.seconds_per_step:.4g} s a step" + (f": {plan.reason}" if plan.reason else "")
+    yield from _stacked(layout, parts) if layout.is_stacked else _shared(layout, parts)
+    if plan.migration_seconds:
+        yield f"  {plan.migration_seconds:.4g} s to move the blocks there"
+    if plan.evaluated > 1:
+        yield f"  best of {plan.evaluated}"
+
+
+def _stacked(layout: Layout, parts: Parts) -> Iterator[str]:
+    """Yield a line a worker and a line a link, in their order."""
+    links = [parts.links.get((near.worker, far.worker), (0.0, 0.0)) for near, far in pairwise(layout.tiles)]
+    for place, tile in enumerate(layout.tiles):
+        yield f"  {tile.worker}: blocks [{tile.first}, {tile.stop}), {parts.workers[tile.worker]:.4g} s"
+        for bits, (up, down) in list(zip(layout.bits, links, strict=True))[place : place + 1]:
+            yield f"    {bits} bits up {up:.4g} s, down {down:.4g} s"
+
+
+def _shared(layout: Layout, parts: Parts) -> Iterator[str]:
+    """Yield a line a tile, a worker, a link, and a width."""
+    for tile in layout.tiles:
+        yield f"  {tile.worker}: blocks [{tile.first}, {tile.stop}) on samples {tile.rows}"
+    for worker, seconds in parts.workers.items():
+        yield f"  {worker} works {seconds:.4g} s"
+    for (near, far), (up, down) in parts.links.items():
+        yield f"  {near} to {far} {up:.4g} s, back {down:.4g} s"
+    for route, bits in layout.widths:
+        yield f"  {route.sender} to {route.receiver}: features in {bits} bits"
