@@ -25,7 +25,7 @@ import numpy as np
 
 from edge_agent.planning.cost import Conditions, conditions_of, loads_of
 from edge_agent.planning.engine.beliefs import Beliefs
-from edge_agent.planning.engine.choosing import Choice, Contest, Moment, choose, leave
+from edge_agent.planning.engine.choosing import Choice, Contenders, choose, leave
 from edge_agent.planning.engine.config import EngineConfig
 from edge_agent.planning.engine.decision import Decision, Observation, Reason
 from edge_agent.planning.engine.devices import FreeAnswers
@@ -34,6 +34,7 @@ from edge_agent.planning.engine.generating import Search, SearchTimer, most_gene
 from edge_agent.planning.engine.horizon import Horizon
 from edge_agent.planning.engine.ledger import Ledger
 from edge_agent.planning.engine.measuring import BlockRange, Usual, deciding_range
+from edge_agent.planning.engine.moves import Moves
 from edge_agent.planning.engine.outcome import Outcome, OutcomeCounter
 from edge_agent.planning.engine.pool import Pool, complete_pool, generated_pool
 from edge_agent.planning.engine.returning import Elsewhere, return_search, worthy_return
@@ -109,11 +110,11 @@ class Engine:
         question = replace(self.question, space=space)
         pool = self._pool_for(question)
         self.question = question
-        current = pool.index(self.layout)
-        self._beliefs.consider(pool, current)
-        experts = Experts(current, pool.staleness, self._config.dwell_seconds)
-        self._ledger.begin(current, len(pool) + len(experts))
-        self._contest = Contest(pool, self._beliefs, experts, self._ledger, current)
+        self._pool, self._current = pool, pool.index(self.layout)
+        self._moves = Moves(pool, self._beliefs)
+        self._beliefs.consider(pool, self._current)
+        self._experts = Experts(self._current, pool.staleness, self._config.dwell_seconds)
+        self._ledger.begin(self._current, len(pool) + len(self._experts))
         self._timer.forget()
 
     def _pool_for(self, question: Question, held: Sequence[Layout] = ()) -> Pool:
@@ -146,51 +147,71 @@ class Engine:
         if since <= 0.0:
             return None
         self._note_work(since, done_steps, seen)
-        self._beliefs.note_links(
-            since, self._directions(seen.rates), self._directions(seen.trips), self._contest.current
-        )
+        self._beliefs.note_links(since, self._directions(seen.rates), self._directions(seen.trips), self._current)
         self._count(since, done_steps)
-        self._horizon.note(step, self._beliefs.mean_speeds, self._contest.pool.allowed, self._contest.current)
+        self._horizon.note(step, self._beliefs.mean_speeds, self._pool.allowed, self._current)
         if self._proposal is not None:
             return None
         self._is_for_good = False
-        if not self._contest.pool.allowed[self._contest.current]:
+        if not self._pool.allowed[self._current]:
             if seconds - self._refused_seconds >= self._config.dwell_seconds:
-                self._propose(leave(self._contest, self._moment()))
+                self._propose(leave(self._contenders(), self._pool.same_but_staleness(self._current)))
         elif seconds - self._changed_seconds >= self._config.dwell_seconds:
-            choice = choose(self._contest, self._moment())
-            if choice is not None and choice.row == self._contest.current:
-                self._contest.make_home()
+            choice = choose(self._contenders(), self._ledger, self._config, self._experts)
+            if choice is not None and choice.row == self._current:
+                self._make_home()
             elif choice is not None:
                 self._propose(choice)
         return self._proposal
 
-    def _moment(self) -> Moment:
+    def _contenders(self) -> Contenders:
+        """Return the layouts as they stand now."""
         if not self._horizon.is_behind:  # today's layout is right for the devices as they are
             self._answers.due.clear()
-        return Moment(
-            self._config,
+        pool, beliefs, current, home = self._pool, self._beliefs, self._current, self._ledger.home
+        is_away = current != home
+        usual_home_seconds = float(self._moves.there(current, beliefs.usual)[home]) if is_away else 0.0
+        return Contenders(
+            current,
+            pool.allowed,
+            beliefs.speeds,
+            beliefs.mean_speeds,
+            self._moves.there(current),
+            self._moves.back(home),
+            usual_home_seconds,
             self._horizon.steps(self._step, self._total_steps),
             self._remaining_steps(),
             self._horizon.is_behind,
+            beliefs.devices.is_settled(1.0 / float(beliefs.speeds[current])),
             bool(self._answers.due),
+            pool.same_but_staleness(current) & (pool.staleness > pool.staleness[current]),
+            pool.loads.sends(),
         )
 
+    def _make_home(self) -> None:
+        """Call today's layout home, against which losses are counted."""
+        self._ledger.set_home(self._current)
+        self._experts.begin(self._current)
+
     def _propose(self, choice: Choice) -> None:
+        there, here = self._beliefs.mean_speeds[[choice.row, self._current]].tolist()
+        moving_seconds = self._moves.moving_seconds(self._current, choice.row)
         self._is_for_good = choice.is_for_good
-        self._proposal = self._contest.decision(choice)
+        self._proposal = Decision(
+            self._pool[choice.row], 1.0 / there, 1.0 / here, moving_seconds, choice.abandon_after_seconds, choice.reason
+        )
 
     def _note_work(self, seconds: float, done_steps: int, seen: Observation) -> None:
         places = {self._places[name] for name in seen.encoding}
         work = {self._places[name]: taken for name, taken in seen.known_work.items()}
-        expected = self._contest.pool.work_seconds(self._contest.current, places)
-        if changed := self._beliefs.note_work(seconds, done_steps, work, expected, self._contest.current):
+        expected = self._pool.work_seconds(self._current, places)
+        if changed := self._beliefs.note_work(seconds, done_steps, work, expected, self._current):
             self._note_other_devices(changed)
 
     def _note_other_devices(self, workers: Collection[int]) -> None:
         assert self._seconds is not None
         self._answers.note_changed(workers, self._seconds)
-        self._contest.ledger.forget()
+        self._ledger.forget()
         self._timer.forget()
 
     def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[tuple[int, int], float]:
@@ -204,7 +225,7 @@ class Engine:
     @property
     def home(self) -> Layout:
         """Return the layout against which losses are counted: the first one, or one that has proved better for good."""
-        return self._contest.pool[self._contest.ledger.home]
+        return self._pool[self._ledger.home]
 
     @property
     def predicted_seconds(self) -> float:
@@ -233,19 +254,21 @@ class Engine:
 
     def usual(self, name: str) -> Usual | None:
         """Return what a worker's steps take now; None if it has no blocks of whole batches, or its steps are not as usual."""
-        place, contest = self._places[name], self._contest
+        place = self._places[name]
         run = next(((tile.first, tile.stop) for tile in self.layout.tiles if tile.worker == name), None)
         devices, is_changing = self._beliefs.devices, self._proposal is not None or self._seconds is None
-        if run is None or contest.pool.runs is None or is_changing or not devices.is_usual(place):
+        if run is None or self._pool.runs is None or is_changing or not devices.is_usual(place):
             return None
-        seconds = contest.pool.work_seconds(contest.current, ())[place]
+        seconds = self._pool.work_seconds(self._current, ())[place]
         return Usual(run, seconds * float(devices.factors[place]))
 
     def deciding_range(
         self, name: str, ratios: Floats, spreads: Floats, known: Collection[BlockRange]
     ) -> BlockRange | None:
         """Return the range of blocks to time next at a worker; None if no time could change the choice."""
-        return deciding_range(self._contest, self._places[name], ratios, spreads, known, self._config.margin)
+        return deciding_range(
+            self._pool, self._beliefs.now, self._places[name], ratios, spreads, known, self._config.margin
+        )
 
     def note_measuring(self, waited_seconds: float) -> None:
         """Note that training waited for the engine's own measuring since the last observation: it is on the account."""
@@ -257,7 +280,7 @@ class Engine:
         self.question = replace(self.question, profile=self.question.profile.with_worker(worker))
         self._beliefs.devices.measured_again(place)
         self._adopt(self._pool_for(self.question, self._held))
-        self._beliefs.begin_again(self._contest.current)
+        self._beliefs.begin_again(self._current)
         self._note_other_devices({place})
 
     def keep_factor(self, name: str) -> None:
@@ -266,14 +289,14 @@ class Engine:
 
     def next_search(self) -> Search | None:
         """Return a search that is to be made now, for `weigh`; None if none is due, or all layouts are weighed."""
-        if self._seconds is None or self._contest.pool.is_complete:
+        if self._seconds is None or self._pool.is_complete:
             return None
         at = self._beliefs.now
         if not self._timer.is_due(self._seconds, at):
             return None
         self._timer.begin(self._seconds, at)
-        speeds = np.where(self._contest.pool.allowed, self._beliefs.mean_speeds, 0.0)
-        leading = [self._contest.pool[row] for row in np.argsort(-speeds, kind="stable")[:LEADING]]
+        speeds = np.where(self._pool.allowed, self._beliefs.mean_speeds, 0.0)
+        leading = [self._pool[row] for row in np.argsort(-speeds, kind="stable")[:LEADING]]
         return Search(self.question, self._beliefs.over_time(), leading)
 
     def weigh(self, question: Question, layouts: Sequence[Layout]) -> None:
@@ -284,7 +307,7 @@ class Engine:
         """
         if question is not self.question:
             return
-        weighed = dict.fromkeys([*layouts, *self._contest.pool.layouts])
+        weighed = dict.fromkeys([*layouts, *self._pool.layouts])
         self._adopt(
             generated_pool(
                 question, islice(weighed, most_generated(question)), [self.layout, *self._held], self.conditions
@@ -295,16 +318,17 @@ class Engine:
     def _held(self) -> list[Layout]:
         """List the layouts that matter whatever a search finds."""
         proposed = [] if self._proposal is None else [self._proposal.layout]
-        return [self.home, *proposed, *(self._contest.pool[row] for row in self._contest.experts.held)]
+        return [self.home, *proposed, *(self._pool[row] for row in self._experts.held)]
 
     def _adopt(self, pool: Pool) -> None:
         """Weigh other layouts. Debts, proofs and experts stay."""
-        contest, home = self._contest, pool.index(self.home)
-        rows, count = pool.rows_in(contest.pool), len(contest.pool)
-        contest.pool, contest.current = pool, pool.index(self.layout)
-        self._beliefs.consider(pool, contest.current)
-        contest.ledger.consider(home, np.append(rows, count + np.arange(len(contest.experts))))
-        contest.experts.consider(rows, pool.staleness, self._beliefs.mean_speeds)
+        home = pool.index(self.home)
+        rows, count = pool.rows_in(self._pool), len(self._pool)
+        self._pool, self._current = pool, pool.index(self.layout)
+        self._moves = Moves(pool, self._beliefs)
+        self._beliefs.consider(pool, self._current)
+        self._ledger.consider(home, np.append(rows, count + np.arange(len(self._experts))))
+        self._experts.consider(rows, pool.staleness, self._beliefs.mean_speeds)
 
     def return_search(self, back: Collection[str]) -> Callable[[], Plan] | None:
         """Return a search for the best layout, workers that are back among them, for `propose_return`; None for pinned cuts."""
@@ -333,7 +357,7 @@ class Engine:
             if step < self._step:
                 self._horizon.go_back(step)
             self._seconds, self._step = seconds, step
-            for each in (self._beliefs, self._contest.ledger, self._outcomes):
+            for each in (self._beliefs, self._ledger, self._outcomes):
                 each.forget_wait()
 
     def note_elsewhere(self, seconds: float, step: int) -> None:
@@ -347,29 +371,28 @@ class Engine:
     def note_deployed(self, seconds: float, layout: Layout) -> None:
         """Note that training continues with `layout`: the proposed one, the old one after a change was given up, or an
         operator's."""
-        was, proposal, contest = self.layout, self._proposal, self._contest
+        was, proposal = self.layout, self._proposal
         self.layout, self._proposal, self._elsewhere = layout, None, None
         is_proposed = proposal is not None and layout == proposal.layout
         if proposal is not None and proposal.reason is Reason.DEVICE:  # an attempt that was given up counts, too
             self._answers.note_given(seconds)
         self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
-        contest.ledger.keep_wait()
+        self._ledger.keep_wait()
         if layout == was:
             self._refused_seconds = seconds
-            contest.ledger.forget()
-            contest.experts.begin(contest.current)
+            self._ledger.forget()
+            self._experts.begin(self._current)
         else:
             self._beliefs.devices.begin()
-            if layout not in contest.pool:
+            if layout not in self._pool:
                 self.constrain(self.question.space)
-                contest = self._contest
-            contest.current = contest.pool.index(layout)
-            if self._is_for_good or not is_proposed or not contest.pool.allowed[contest.home]:
-                contest.make_home()
+            self._current = self._pool.index(layout)
+            if self._is_for_good or not is_proposed or not self._pool.allowed[self._ledger.home]:
+                self._make_home()
         filling_seconds = 0.0  # ample time until the pipeline runs evenly again
         if self._seconds is not None:  # an operator may act before the first observation
-            filling_seconds = 2.0 * float(contest.pool.loads.at(self._beliefs.now).total[contest.current])
+            filling_seconds = 2.0 * float(self._pool.loads.at(self._beliefs.now).total[self._current])
         self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
 
     def outcome(self) -> Outcome | None:
@@ -389,12 +412,10 @@ class Engine:
         measuring_seconds, self._measuring_seconds = min(self._measuring_seconds, seconds), 0.0
         trained_seconds = seconds - measuring_seconds
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
-            beliefs.note_steps(trained_seconds, done_steps, self._contest.current)
-        is_at_home = self._proposal is None and self._contest.current == self._contest.ledger.home
-        played = self._contest.experts.play(
-            seconds, beliefs.speeds, self._contest.pool.allowed, self._contest.moves.there_now
-        )
-        self._contest.ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
+            beliefs.note_steps(trained_seconds, done_steps, self._current)
+        is_at_home = self._proposal is None and self._current == self._ledger.home
+        played = self._experts.play(seconds, beliefs.speeds, self._pool.allowed, self._moves.there_now)
+        self._ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
         if is_at_home:
-            self._contest.ledger.charge(measuring_seconds)
-        self._outcomes.add(trained_seconds, trained_seconds * float(beliefs.speeds[self._contest.current]), done_steps)
+            self._ledger.charge(measuring_seconds)
+        self._outcomes.add(trained_seconds, trained_seconds * float(beliefs.speeds[self._current]), done_steps)

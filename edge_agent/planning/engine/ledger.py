@@ -71,13 +71,13 @@ class Ledger:
         self._lead, self._lag = (np.where(is_known, each[rows], 0.0) for each in (self._lead, self._lag))
         self._troughs = np.where(is_known, self._troughs[:, rows], 0.0)
 
-    def record(self, seconds: float, speeds: Floats, done_steps: int, *, is_at_home: bool) -> None:
+    def record(self, seconds: float, speeds: Floats, done_steps: float, *, is_at_home: bool) -> None:
         """Enter the steps since the last record.
 
         speeds: expected at the rates of that time, in steps per second. done_steps: those really done.
         is_at_home: home did all of it, without a move.
         """
-        home_steps = float(done_steps) if is_at_home else seconds * float(speeds[self.home])
+        home_steps = done_steps if is_at_home else seconds * float(speeds[self.home])
         decay = math.exp(-seconds / self._limits.memory_seconds)
         # Never below 0: home's worth before a change of the link must not hide the change.
         won = seconds * (speeds - speeds[self.home])

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_agent.planning.engine.choosing import Contest
+from edge_agent.planning.cost import Conditions
+from edge_agent.planning.engine.choosing import cheapest
+from edge_agent.planning.engine.pool import Pool
 from edge_agent.planning.measurements import Floats
 
 BlockRange = tuple[int, int]
@@ -30,29 +32,34 @@ class Usual(NamedTuple):
 
 
 def deciding_range(
-    contest: Contest, worker: int, ratios: Floats, spreads: Floats, known: Collection[BlockRange], margin: float
+    pool: Pool,
+    now: Conditions,
+    worker: int,
+    ratios: Floats,
+    spreads: Floats,
+    known: Collection[BlockRange],
+    margin: float,
 ) -> BlockRange | None:
     """Return the range of blocks whose time at a worker could change the choice most; None if none could by the margin.
 
     worker: its place. ratios, spreads: the seconds of each range there over those of the profile, as far as is known now, and
     their standard deviations; tables of shape (L + 1, L + 1). known: ranges that were timed. margin: part of a step.
     """
-    pool = contest.pool
     if pool.runs is None:
         return None
     first, stop = pool.runs[0][worker], pool.runs[1][worker]
     is_there = stop > first
     ratio, spread = (np.where(is_there, table[first, stop], fill) for table, fill in ((ratios, 1.0), (spreads, 0.0)))
-    factors = contest.beliefs.now.factors.copy()
+    factors = now.factors.copy()
     factors[worker] = 1.0  # the ratios are of today's device
-    at = replace(contest.beliefs.now, factors=factors)
+    at = replace(now, factors=factors)
     usual, quick, slow = (
         pool.loads.seconds(at, {worker: np.maximum(ratio + doubt * spread, 0.0)}) for doubt in (0.0, -DOUBT, DOUBT)
     )
     allowed = pool.allowed & np.isfinite(usual)
     if not allowed.any():
         return None
-    best = contest.cheapest(usual, allowed)
+    best = cheapest(usual, allowed)
     gains: dict[BlockRange, float] = {}
     for run in set(zip(first[allowed & is_there].tolist(), stop[allowed & is_there].tolist(), strict=True)):
         rows = allowed & is_there & (first == run[0]) & (stop == run[1])
