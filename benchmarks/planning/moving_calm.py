@@ -63,19 +63,18 @@ def _trained(
     seed: int, costs: CandidateCosts, phases: list[tuple[np.ndarray, End]], period: float, offset: float
 ) -> Calm:
     network, current, resumes_at, steps, changes = Backbone(None, None), 0, 0.0, 0.0, 0
-    policy, known, kept, measured_at = Best(3, 0), phases[0][0].copy(), np.zeros(3), np.zeros(3)
+    policy, known, kept = Best(3, 0), phases[0][0].copy(), np.zeros(3)
     for second in range(SECONDS):
         seconds, ends = phases[int((second / period + offset) % 2)]
         if second % PROBE_SECONDS == 0:
             known = seconds.copy()
-            measured_at[:] = second
-        known[current], measured_at[current] = seconds[current], second
+        known[current] = seconds[current]
         if second >= resumes_at:
             here = End(
                 *(getattr(ends, name)[current] for name in ("candidates", "cuts", "uplinks", "downlinks", "trips"))
             )
             pauses = moved(costs.question.profile, network, here, ends).seconds + known
-            move = policy.observe(Seen(float(second), steps, known, measured_at.copy(), pauses, known, ends.trips))
+            move = policy.observe(Seen(float(second), steps, known.copy(), pauses, known, ends.trips))
             if move is not None:
                 resumes_at, current, changes = second + float(pauses[move.candidate]), move.candidate, changes + 1
                 policy.note_moved(float(second), current)

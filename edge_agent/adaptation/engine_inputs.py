@@ -176,10 +176,15 @@ def engine_inputs(experiment: Experiment, profile: Profile) -> EngineInputs:
         adjust_profile(profile, settings, experiment.deployment.downlink_codec),
         search_space(experiment, profile),
         layout_of(experiment.placement, codec_bits),
-        EngineConfig(
-            margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
-        ),
+        engine_config(settings),
         experiment.steps,
+    )
+
+
+def engine_config(settings: EngineSection) -> EngineConfig:
+    """Return how eager the engine is, among layouts and among trainers."""
+    return EngineConfig(
+        margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
     )
 
 

@@ -124,7 +124,6 @@ class Probing:
         self._policy, self._whole = policy, world.costs.whole_seconds * world.factors
         self._seconds: Floats = np.full(len(world.names), np.inf)
         self._probed_at = -PROBE_SECONDS
-        self._measured_at: Floats = np.full(len(world.names), -np.inf)
         self._rated_at = np.full(len(world.names), -RATE_PROBE_SECONDS)
         self.probe_bytes = 0
 
@@ -136,13 +135,11 @@ class Probing:
         seconds = self._seconds.copy()
         if look.place is not None:
             seconds[look.place.candidate] = look.seconds_per_step
-            self._measured_at[look.place.candidate] = look.second
         return self._policy.observe(self._seen(look, seconds))
 
     def probe(self, look: Look) -> None:
         """Probe all in reach; of the best also the rates, if that was long ago."""
         self._seconds, self._probed_at = look.best_seconds, look.second
-        self._measured_at[:] = look.second
         trainers = np.flatnonzero(np.isfinite(self._seconds[1:])) + 1
         best = trainers[np.argsort(self._seconds[trainers], kind="stable")[:RATE_PROBED]]
         old = best[look.second - self._rated_at[best] >= RATE_PROBE_SECONDS]
@@ -159,9 +156,7 @@ class Probing:
         handovers = np.zeros(len(seconds)) if look.place is None else look.pauses(everyone, look.best_rows)[0]
         whole = np.where(window.in_reach[moment], self._whole, np.inf)
         whole[[DEVICE, -1]] = np.inf
-        return Seen(
-            float(look.second), look.steps, seconds, self._measured_at.copy(), handovers, whole, window.trips[moment]
-        )
+        return Seen(float(look.second), look.steps, seconds, handovers, whole, window.trips[moment])
 
 
 class BestFollower(Probing):

@@ -18,7 +18,7 @@ import structlog
 from edge_agent.adaptation.candidates.knowledge import Believed, CandidateKnowledge, RecentMean
 from edge_agent.adaptation.candidates.probes import CandidateProbes
 from edge_agent.adaptation.decisions import DecisionLoop
-from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
+from edge_agent.adaptation.engine_inputs import adjust_profile, engine_config, search_space
 from edge_agent.adaptation.polling import polling
 from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.experiment.candidates import policy_of
@@ -29,7 +29,6 @@ from edge_agent.planning.choice import (
     DEVICE,
     Best,
     CandidateCosts,
-    ChoiceConfig,
     Move,
     Policy,
     Prospects,
@@ -131,9 +130,7 @@ class TrainerChoice:
         cut = int(self._prospects.costs.pairs.cuts[today.row])
         stalled = run.session.members.stalled
         known = self._knowledge.candidates(self._names[place.candidate], today, cut, believed, stalled)
-        measured_at = np.array([seconds, *(self.probes.known[name].probed_seconds for name in self._names[1:])])
-        measured_at[place.candidate] = seconds
-        weighed = await asyncio.to_thread(self._prospects.weigh, today, known, measured_at)
+        weighed = await asyncio.to_thread(self._prospects.weigh, today, known)
         self._show(weighed)
         run.session.members.ranking = [name for name in self.ranking if name != AGENT]
         self._measure_best(weighed, place, today, run.session.members.opening_limit_seconds)
@@ -185,9 +182,7 @@ class TrainerChoice:
         if self._policy_name == EDGEMOVE:
             draw = random.Random(f"{config.training.seed} {EDGEMOVE}")
             return EdgeMove.of(self._prospects.costs, draw, config.choice.cycle_steps)
-        engine = config.engine
-        eagerness = ChoiceConfig(margin=engine.margin, dwell_seconds=engine.dwell_seconds)
-        return Best(len(self._names), candidate, eagerness)
+        return Best(len(self._names), candidate, engine_config(config.engine))
 
     def _adopt_space(self, decisions: DecisionLoop | None) -> None:
         """Choose among the layouts that pins leave free."""

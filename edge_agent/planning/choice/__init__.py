@@ -1,6 +1,6 @@
 """The choice of a trainer: what each would be worth, and when another one is worth the way (paper 003)."""
 
-from edge_agent.planning.choice.best import Best, ChoiceConfig
+from edge_agent.planning.choice.best import Best
 from edge_agent.planning.choice.candidates import (
     Candidate,
     conditions_for,
@@ -17,7 +17,6 @@ __all__ = [
     "Best",
     "Candidate",
     "CandidateCosts",
-    "ChoiceConfig",
     "Move",
     "Policy",
     "Prospects",

@@ -21,8 +21,6 @@ class Seen:
     step_seconds: Floats
     """Seconds a step with each: with today's layout for the present one, with the best for others. Infinite where it is out of
     reach or about to stop."""
-    measured_at: Floats
-    """Time at which each of these was measured: now with today's candidate, at its last probe with others."""
     handover_seconds: Floats
     """Pause of training on the way to each."""
     whole_seconds: Floats

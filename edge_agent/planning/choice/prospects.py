@@ -77,11 +77,10 @@ class Prospects:
             ratio = self._pause_ratio * seconds / expected_seconds
             self._pause_ratio = min(MOST_PAUSE, max(LEAST_PAUSE, ratio))
 
-    def weigh(self, today: Today, known: Sequence[Candidate | None], measured_at: Floats) -> Weighed:
+    def weigh(self, today: Today, known: Sequence[Candidate | None]) -> Weighed:
         """Weigh all candidates.
 
-        known: of each trainer what is known, None where it is out of reach or would not serve, N - 1 in all. measured_at: time
-        of the last probe of each candidate, shape (N,); now for today's.
+        known: of each trainer what is known, None where it is out of reach or would not serve, N - 1 in all.
         """
         costs, profile = self.costs, self.costs.question.profile
         reached = [place for place, one in enumerate(known, start=1) if one is not None]
@@ -117,7 +116,6 @@ class Prospects:
             today.seconds,
             today.steps,
             step_seconds,
-            measured_at,
             pauses + filling[everyone, rows],
             whole,
             trips,
