@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.rivals.moving.look import Look, Place, fastest
 from benchmarks.rivals.moving.world import DEVICE, World
-from edge_agent.planning.choice import Best, Move, Policy, Seen
+from edge_agent.planning.choice import Best, Move, Seen
 from edge_agent.planning.measurements import Floats
 from edge_agent.planning.papers.edgemove import EdgeMove
 
@@ -120,7 +120,7 @@ class PipeDreamE(Sticky):
 class Probing:
     """A policy of a run, which sees what probes have shown."""
 
-    def __init__(self, policy: Policy, world: World) -> None:
+    def __init__(self, policy: Best | EdgeMove, world: World) -> None:
         self._policy, self._whole = policy, world.costs.whole_seconds * world.factors
         self._seconds: Floats = np.full(len(world.names), np.inf)
         self._probed_at = -PROBE_SECONDS

@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,7 +30,6 @@ from edge_agent.planning.choice import (
     Best,
     CandidateCosts,
     Move,
-    Policy,
     Prospects,
     Today,
     Weighed,
@@ -47,14 +46,6 @@ _log = structlog.get_logger(__name__)
 
 MEASURED_CANDIDATES = 3
 """Candidates whose links and blocks are measured: the best by what is known."""
-
-
-@dataclass(frozen=True)
-class _InUse:
-    """The candidate with which training goes on now."""
-
-    candidate: int
-    placement: Placement
 
 
 class TrainerChoice:
@@ -83,7 +74,7 @@ class TrainerChoice:
         self._space = search_space(experiment, profile)
         costs = CandidateCosts(Question(self._profile, self._space))
         self._prospects = Prospects(costs, len(self._names))
-        self._policy: Policy | None = None
+        self._policy: Best | EdgeMove | None = None
         self._candidate: int | None = None
         """Candidate that the policy knows of."""
         self._step_seconds = RecentMean()
@@ -118,27 +109,28 @@ class TrainerChoice:
         """Probe what is due, weigh all candidates, and act on the result."""
         deployer = run.deployer
         self.probes.look(seconds, run.session.members.keys())
-        place = self._place(run.session.placement)
+        placement = run.session.placement
+        place = self._place(placement)
         if place is None or deployer.moving:
             self._step_seconds.forget()
             return
         await asyncio.to_thread(self._adopt_space, decisions)
         believed = None if decisions is None else await decisions.believed()
-        today = self._today(place, believed, seconds)
+        today = self._today(place, placement, believed, seconds)
         if today is None:
             return
         cut = int(self._prospects.costs.pairs.cuts[today.row])
         stalled = run.session.members.stalled
-        known = self._knowledge.candidates(self._names[place.candidate], today, cut, believed, stalled)
+        known = self._knowledge.candidates(self._names[place], today, cut, believed, stalled)
         weighed = await asyncio.to_thread(self._prospects.weigh, today, known)
         self._show(weighed)
         run.session.members.ranking = [name for name in self.ranking if name != AGENT]
         self._measure_best(weighed, place, today, run.session.members.opening_limit_seconds)
-        if self._candidate != place.candidate:
+        if self._candidate != place:
             self._begin_at(place, seconds)
-        if not np.isfinite(weighed.seen.step_seconds[place.candidate]) and not self._is_lost(place):
+        if not np.isfinite(weighed.seen.step_seconds[place]) and not self._is_lost(place):
             return  # nothing is known of its link yet
-        if self._names[place.candidate] in stalled or not self._may_choose(deployer, decisions):
+        if self._names[place] in stalled or not self._may_choose(deployer, decisions):
             return  # of a step that is held up there is no end at which another trainer could begin; recovery leaves it
         assert self._policy is not None
         move = await asyncio.to_thread(self._policy.observe, weighed.seen)
@@ -150,34 +142,34 @@ class TrainerChoice:
     def _may_choose(self, deployer: PlacementController, decisions: DecisionLoop | None) -> bool:
         return not self._is_resting(decisions) and not deployer.moving and has_one_cut(deployer.placement)
 
-    def _is_lost(self, place: _InUse) -> bool:
+    def _is_lost(self, place: int) -> bool:
         """Tell whether today's candidate has to be left: a trainer out of reach, or the device where it may not be alone."""
-        if place.candidate == DEVICE:
+        if place == DEVICE:
             return not self._prospects.costs.is_alone.any()
-        return not self._statistics.is_flowing and self.probes.known[self._names[place.candidate]].has_failed
+        return not self._statistics.is_flowing and self.probes.known[self._names[place]].has_failed
 
     def _is_resting(self, decisions: DecisionLoop | None) -> bool:
         is_going = self._going is not None and not self._going.done()
         return is_going or self._is_held() or (decisions is not None and decisions.planner == FIXED)
 
-    def _place(self, placement: Placement) -> _InUse | None:
+    def _place(self, placement: Placement) -> int | None:
         """Return today's candidate; None where an operator or a recovery has placed blocks otherwise."""
         if not has_one_cut(placement):
             return None
         having = trainers_with_blocks(placement)
-        return _InUse(self._names.index(having[0]) if having else DEVICE, placement)
+        return self._names.index(having[0]) if having else DEVICE
 
-    def _begin_at(self, place: _InUse, seconds: float) -> None:
+    def _begin_at(self, place: int, seconds: float) -> None:
         """Have the policy know today's candidate, whoever chose it."""
         if self._policy is None:
-            self._policy = self._made_policy(place.candidate)
+            self._policy = self._made_policy(place)
         # The policy edgemove knows trainers alone. All blocks on the device are a cut of one of them.
-        if self._policy_name != EDGEMOVE or place.candidate != DEVICE:
-            self._policy.note_moved(seconds, place.candidate)
-        self._candidate = place.candidate
+        if self._policy_name != EDGEMOVE or place != DEVICE:
+            self._policy.note_moved(seconds, place)
+        self._candidate = place
         self._step_seconds.forget()
 
-    def _made_policy(self, candidate: int) -> Policy:
+    def _made_policy(self, candidate: int) -> Best | EdgeMove:
         config = self._experiment.config
         if self._policy_name == EDGEMOVE:
             draw = random.Random(f"{config.training.seed} {EDGEMOVE}")
@@ -203,21 +195,21 @@ class TrainerChoice:
             allow_edge_only=self._space.allow_edge_only or pinned.allow_edge_only,
         )
 
-    def _today(self, place: _InUse, believed: Believed | None, seconds: float) -> Today | None:
+    def _today(self, place: int, placement: Placement, believed: Believed | None, seconds: float) -> Today | None:
         """Return the training as it is; None where nothing like its layout was measured."""
-        pairs, layout = self._prospects.costs.pairs, layout_of(place.placement, codec_bits)
-        cut, bits = len(held_blocks(place.placement, AGENT)), (*layout.bits, FLOAT32_BITS)[0]
+        pairs, layout = self._prospects.costs.pairs, layout_of(placement, codec_bits)
+        cut, bits = len(held_blocks(placement, AGENT)), (*layout.bits, FLOAT32_BITS)[0]
         away = np.abs(pairs.bits - bits) + np.abs(pairs.staleness - layout.staleness)
         rows = np.flatnonzero(pairs.cuts == cut)
         if not len(rows):
-            if place.candidate != DEVICE:
+            if place != DEVICE:
                 return None
             rows = np.array([0])  # it may not be alone: no layout with it is weighed
         taken = self._step_seconds.take(self._statistics.step_time)
         return Today(
             seconds,
             self._statistics.steps,
-            place.candidate,
+            place,
             int(rows[np.argmin(away[rows])]),
             taken if self._statistics.is_flowing else None,
             self._knowledge.believed_factor(DEVICE, cut, believed),
@@ -231,11 +223,11 @@ class TrainerChoice:
         for name, each in self.ranking.items():
             self._metrics.step_seconds.set(each, name)
 
-    def _measure_best(self, weighed: Weighed, place: _InUse, today: Today, most_seconds: float | None) -> None:
+    def _measure_best(self, weighed: Weighed, place: int, today: Today, most_seconds: float | None) -> None:
         """Have the best of the others measured, and those of which no rates are known. most_seconds: see `measure`."""
         costs, step_seconds = self._prospects.costs, weighed.seen.step_seconds
-        shown = self._knowledge.streamed(self._names[place.candidate])
-        known_well = (DEVICE, place.candidate) if shown.uplink and shown.downlink else (DEVICE,)
+        shown = self._knowledge.streamed(self._names[place])
+        known_well = (DEVICE, place) if shown.uplink and shown.downlink else (DEVICE,)
         others = [each for each in np.argsort(step_seconds).tolist() if each not in known_well]
         cut_now = int(costs.pairs.cuts[today.row])
         wanted = []

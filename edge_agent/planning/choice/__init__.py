@@ -8,7 +8,7 @@ from edge_agent.planning.choice.candidates import (
     parse_candidates,
     stacked_conditions,
 )
-from edge_agent.planning.choice.policy import Move, Policy, Seen
+from edge_agent.planning.choice.policy import Move, Seen
 from edge_agent.planning.choice.prospects import DEVICE, Prospects, Today, Weighed
 from edge_agent.planning.choice.ranking import CandidateCosts, Ranked, rank
 
@@ -18,7 +18,6 @@ __all__ = [
     "Candidate",
     "CandidateCosts",
     "Move",
-    "Policy",
     "Prospects",
     "Ranked",
     "Seen",

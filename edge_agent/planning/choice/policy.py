@@ -5,7 +5,6 @@ nothing of links, layouts or models, and is told what a step takes with each.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from edge_agent.planning.measurements import Floats
 
@@ -36,13 +35,3 @@ class Move:
     candidate: int
     cut: int | None = None
     """The cut; None leaves it to the engine."""
-
-
-class Policy(Protocol):
-    """A chooser of a candidate."""
-
-    def observe(self, seen: Seen) -> Move | None:
-        """Return a proposal, or None to stay. Observe about once a second."""
-
-    def note_moved(self, seconds: float, candidate: int) -> None:
-        """Learn that training goes on with this candidate, whoever chose it."""

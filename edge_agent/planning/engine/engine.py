@@ -35,7 +35,7 @@ from edge_agent.planning.engine.horizon import Horizon
 from edge_agent.planning.engine.ledger import Ledger
 from edge_agent.planning.engine.measuring import BlockRange, Usual, deciding_range
 from edge_agent.planning.engine.moves import Moves
-from edge_agent.planning.engine.outcome import Outcome, OutcomeCounter
+from edge_agent.planning.engine.outcome import Outcome
 from edge_agent.planning.engine.pool import Pool, complete_pool, generated_pool
 from edge_agent.planning.engine.returning import Elsewhere, return_search, worthy_return
 from edge_agent.planning.families.question import Question
@@ -88,7 +88,7 @@ class Engine:
         self._is_for_good = False
         self._elsewhere: Elsewhere | None = None
         """None while the profile knows today's layout."""
-        self._outcomes = OutcomeCounter(math.nan)
+        self._outcome = Outcome(math.nan)
         self._answers = FreeAnswers(self._config.limits.proof_seconds)
         self._timer = SearchTimer()
         self._measuring_seconds = 0.0
@@ -357,7 +357,7 @@ class Engine:
             if step < self._step:
                 self._horizon.go_back(step)
             self._seconds, self._step = seconds, step
-            for each in (self._beliefs, self._ledger, self._outcomes):
+            for each in (self._beliefs, self._ledger, self._outcome):
                 each.forget_wait()
 
     def note_elsewhere(self, seconds: float, step: int) -> None:
@@ -376,7 +376,7 @@ class Engine:
         is_proposed = proposal is not None and layout == proposal.layout
         if proposal is not None and proposal.reason is Reason.DEVICE:  # an attempt that was given up counts, too
             self._answers.note_given(seconds)
-        self._outcomes = OutcomeCounter(proposal.seconds_per_step if proposal and is_proposed else math.nan)
+        self._outcome = Outcome(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
         self._ledger.keep_wait()
         if layout == was:
@@ -397,7 +397,7 @@ class Engine:
 
     def outcome(self) -> Outcome | None:
         """Return the outcome of the last change, for the record of predictions; None until a step was done since."""
-        return self._outcomes.outcome()
+        return self._outcome if self._outcome.is_known else None
 
     def _remaining_steps(self) -> float:
         """Return the steps still to come; as many as were done if that is unknown."""
@@ -418,4 +418,4 @@ class Engine:
         self._ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
         if is_at_home:
             self._ledger.charge(measuring_seconds)
-        self._outcomes.add(trained_seconds, trained_seconds * float(beliefs.speeds[self._current]), done_steps)
+        self._outcome.add(trained_seconds, trained_seconds * float(beliefs.speeds[self._current]), done_steps)
