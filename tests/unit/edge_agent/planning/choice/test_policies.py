@@ -60,6 +60,23 @@ def test_a_change_waits_for_the_dwell_time():
     assert running.moves == [(30.0, 2)]
 
 
+def test_a_way_that_the_account_cannot_pay_waits_until_the_lead_is_proven():
+    running = Running(Best(2, 0), handover=30.0).run(290, [1.0, 1.0 / 1.3])
+    assert not running.moves
+    assert [place for _, place in running.run(120, [1.0, 1.0 / 1.3]).moves] == [1]
+
+
+def test_a_way_that_the_stay_of_the_next_one_does_not_repay_is_not_taken():
+    """All others last for twenty seconds, so that a handover to the faster of them comes again and again."""
+    for handover, moves in ((9.0, 0), (1.0, 1)):
+        running = Running(Best(7, 0), handover=handover)
+        for second in range(200):
+            steps = [1.0] + [INF] * 6
+            steps[1 + second // 20 % 6] = 1.0 / 1.5
+            running.run(1, steps)
+        assert bool(running.moves) is bool(moves)
+
+
 def test_a_candidate_out_of_reach_is_left_at_once_for_the_best_other():
     running = Running(Best(3, 0)).run(2, [1.0, 3.0, 2.0]).run(1, [INF, 3.0, 2.0])
     assert running.moves == [(3.0, 2)]
