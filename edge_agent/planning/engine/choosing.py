@@ -102,8 +102,9 @@ def choose(each: Contenders, ledger: Ledger, config: EngineConfig, experts: Expe
             return None if followed.row == current else followed
     if gains[current] > 0.0:
         return Choice(current)
-    proven = int(np.argmax(np.where(each.allowed & (there > 0.0), gains, 0.0)))
-    if there[proven] > 0.0 and gains[proven] > 0.0:
+    proven_gains = np.where(each.allowed & (there > 0.0), gains, 0.0)
+    proven = int(np.argmax(proven_gains))
+    if proven_gains[proven] > 0.0:
         # An incomplete move has no value, so it is given up only when it takes all that it can gain, its profit included.
         return Choice(proven, float(PROFIT * there[proven] + gains[proven] / home_speed), is_for_good=True)
     back_seconds = 2.0 * each.back + (each.back > 0.0) * config.dwell_seconds

@@ -66,6 +66,11 @@ def test_a_way_that_the_account_cannot_pay_waits_until_the_lead_is_proven():
     assert [place for _, place in running.run(120, [1.0, 1.0 / 1.3]).moves] == [1]
 
 
+def test_a_lead_that_is_proven_as_it_ends_is_followed_no_more():
+    running = Running(Best(2, 1), current=1, handover=30.0)
+    assert not running.run(370, [1.0 / 1.3, 1.0]).run(20, [1.0, 1.0 / 1.3]).moves
+
+
 def test_a_way_that_the_stay_of_the_next_one_does_not_repay_is_not_taken():
     """All others last for twenty seconds, so that a handover to the faster of them comes again and again."""
     for handover, moves in ((9.0, 0), (1.0, 1)):
