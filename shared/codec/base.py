@@ -42,11 +42,8 @@ class Codec(ABC):
 
     def __init__(self, spec: CodecSpec) -> None:
         self.spec = spec
-
-    @property
-    def name(self) -> str:
+        self.name = spec.name
         """In configurations and on the wire."""
-        return self.spec.name
 
     @abstractmethod
     def encode(self, tensor: Tensor) -> Encoded:

@@ -190,7 +190,7 @@ class InProcessSession:
     def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
         """Bring the weights of a slice that the group has updated."""
         crossing = from_group(self._placement, one)
-        self._steps[crossing.receiver].deliver(Parcel(step, self._placement.batch_size, crossing, weights))
+        self._steps[crossing.receiver].deliver_sent(Parcel(step, self._placement.batch_size, crossing, weights))
 
     def replay(self, turns: Iterable[Turn], batches: Iterator[Batch]) -> list[BatchLoss]:
         """Run steps in the order of a real run's named workers. The others compute arrivals in their order."""
@@ -265,7 +265,7 @@ class InProcessSession:
                 return whole_loss(losses)
             one = under_way.popleft()
             one.load = self._coded(one)
-            self._judges[one.crossing.receiver].deliver(one)
+            self._judges[one.crossing.receiver].deliver_sent(one)
 
     def _may_end(self, oldest: int | None) -> Callable[[str, Work], bool]:
         """Return a test of work: where samples enter, only that of `oldest` may end its step if it waited for anything."""
@@ -353,7 +353,7 @@ class InProcessSession:
                 arrived = feedback.compensated(arrived, errors, one.samples)
             feedback.forget(one.step, crossing)
         one.load = arrived
-        self._steps[crossing.receiver].deliver(one)
+        self._steps[crossing.receiver].deliver_sent(one)
 
     def _coded(self, one: Parcel) -> Load:
         """Return the load as the receiver decodes it."""

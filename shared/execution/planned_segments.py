@@ -1,6 +1,6 @@
 """The segments of a worker's program with all that is known of them beforehand, so that no step works it out again."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -49,7 +49,7 @@ class PlannedSegment:
     computed: tuple[Operation | Learn | Updates, ...]
     """Operations except receiving and sending."""
     receives: tuple[Crossing, ...]
-    sends: tuple[Crossing, ...]
+    sends: "Sends"
     name: str
     """Name of the computation, in words."""
     after: tuple[int, ...]
@@ -59,6 +59,10 @@ class PlannedSegment:
     """See `urgency_of_segment`."""
 
 
+Sends = tuple[tuple[Crossing, int], ...]
+"""Crossings that leave, each with its place among all that the worker sends in a step."""
+
+
 class UsedUp(NamedTuple):
     """The tensors and the error gradients that may go after a segment: places in `ModelFacts.values`."""
 
@@ -66,14 +70,14 @@ class UsedUp(NamedTuple):
     gradients: tuple[int, ...]
 
 
-def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSegment, ...]:
-    """The same segments, of a program for this model."""
+def planned(segments: tuple[Program, ...], model: ModelFacts, places: Iterator[int]) -> tuple[PlannedSegment, ...]:
+    """The same segments, of a program for this model. places: of what they send."""
     order = Order.of(segments)
     return tuple(
         PlannedSegment(
             tuple(_joined([one for one in segment if not isinstance(one, Receive | Send)], model)),
             tuple(one.crossing for one in segment if isinstance(one, Receive)),
-            tuple(one.crossing for one in segment if isinstance(one, Send)),
+            placed((one.crossing for one in segment if isinstance(one, Send)), places),
             _name_of(segment),
             after,
             behind,
@@ -81,6 +85,11 @@ def planned(segments: tuple[Program, ...], model: ModelFacts) -> tuple[PlannedSe
         )
         for segment, after, behind in zip(segments, order.after, order.behind, strict=True)
     )
+
+
+def placed(crossings: Iterable[Crossing], places: Iterator[int]) -> Sends:
+    """Give crossings the next places."""
+    return tuple(zip(crossings, places, strict=False))
 
 
 def used_up(segments: tuple[Program, ...], model: ModelFacts) -> tuple[UsedUp, ...]:

@@ -11,7 +11,7 @@ import torch
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.crossing_types import CrossingTypes
 from shared.execution.pieces import Piece, gathered, rows_within
-from shared.execution.planned_segments import Learn, PlannedSegment, Updates
+from shared.execution.planned_segments import Learn, PlannedSegment, Sends, Updates
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart
 from shared.execution.step_in_flight import Load, Parcel, StepInFlight
 from shared.model.features import Features, Gradients, Slots, features_of
@@ -54,14 +54,14 @@ class SegmentRunner:
 
     def add_samples(self, state: StepInFlight, source: Rows, inputs: Slots, labels: Features) -> None:
         """Take this worker's own samples of a step. source: their rows in a whole batch."""
-        rows = self._scaled(source, state)
+        rows = source.scaled(state.samples, self._batch_size)
         state.tensors.add_feature(0, rows, inputs)
         state.labels.append(tuple(Piece(rows, one) for one in labels))
 
-    def run(self, state: StepInFlight, segment: PlannedSegment, arrived: Mapping[int, Load]) -> list[Parcel]:
-        """Run one segment of a step. arrived: what it receives, by place. Returns its sends."""
-        for place, crossing in enumerate(segment.receives):
-            self._use_arrival(state, crossing, arrived[place])
+    def run(self, state: StepInFlight, segment: PlannedSegment, arrived: Mapping[int, Parcel]) -> list[Parcel]:
+        """Run one segment of a step. arrived: all that it receives, by place. Returns its sends."""
+        for _, parcel in sorted(arrived.items()):
+            self._use_arrival(state, parcel.crossing, parcel.load)
         for operation in segment.computed:
             match operation:
                 case Updates(blocks, at_once):
@@ -95,13 +95,13 @@ class SegmentRunner:
                 case Sum(block, parts):
                     weighted = list(self._weighted(state, block, parts))
                     state.block_gradients[block] = self._blocks.sum(block, weighted)
-        return self.sent(state, segment.sends)
+        return self.sent(state, segment.sends) if segment.sends else []
 
     def _use_arrival(self, state: StepInFlight, crossing: Crossing, load: Load) -> None:
         if not isinstance(load, tuple):
             self._use_of_block(state, crossing, load)
             return
-        rows = self._scaled(crossing.rows, state)
+        rows = crossing.rows.scaled(state.samples, self._batch_size)
         match crossing.cargo:
             case (Cargo.FEATURE | Cargo.LABEL) as cargo if self._plan.recalls:
                 state.fresh[cargo] = load
@@ -128,13 +128,13 @@ class SegmentRunner:
         elif self._plan.model.merged:
             state.given[crossing.of_block] = load
         else:
-            state.parts[crossing] = load
+            state.parts[crossing.index, crossing.rows.begin] = load
 
     def _recall(self, state: StepInFlight, stage: Tile) -> None:
         *labels, numbers = features_of(state.fresh.pop(Cargo.LABEL))
         assert self._blocks.recalled is not None, "there is one wherever a program recalls"
         features, of_all = self._blocks.recalled.take(numbers, state.fresh.pop(Cargo.FEATURE), tuple(labels))
-        rows = self._scaled(stage.rows, state)
+        rows = stage.rows.scaled(state.samples, self._batch_size)
         state.tensors.add_feature(stage.first, rows, features)
         state.labels.append(tuple(Piece(rows, one) for one in of_all))
 
@@ -183,20 +183,20 @@ class SegmentRunner:
                 of_part = (
                     self._blocks.part(BlockSlice(block), state.block_gradients.pop(block, {}))
                     if isinstance(part, Rows)
-                    else state.parts.pop(part)
+                    else state.parts.pop((block, part.rows.begin))
                 )
                 yield WeightedPart(of_part, rows.count)
 
-    def sent(self, state: StepInFlight, sends: tuple[Crossing, ...]) -> list[Parcel]:
+    def sent(self, state: StepInFlight, sends: Sends) -> list[Parcel]:
         """Make what a step sends."""
         parcels = []
-        for crossing in sends:
+        for crossing, place in sends:
             load = self._load(state, crossing)
-            parcels.append(Parcel(state.step, state.batch_samples, crossing, load, state.scale))
+            parcels.append(Parcel(state.step, state.batch_samples, crossing, load, place, state.scale))
         return parcels
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
-        rows = self._scaled(crossing.rows, state)
+        rows = crossing.rows.scaled(state.samples, self._batch_size)
         match crossing.cargo:
             case Cargo.FEATURE if rows.count:
                 return self._typed(state.tensors.sent_feature(crossing, rows), crossing)
@@ -258,11 +258,8 @@ class SegmentRunner:
 
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
         """The rows of this batch; None where a short one leaves none."""
-        scaled = self._scaled(rows, state)
+        scaled = rows.scaled(state.samples, self._batch_size)
         return scaled if scaled.end > scaled.begin else None
-
-    def _scaled(self, rows: Rows, state: StepInFlight) -> Rows:
-        return rows if state.samples == self._batch_size else rows.scaled(state.samples, self._batch_size)
 
 
 def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:

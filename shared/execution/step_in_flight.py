@@ -1,5 +1,6 @@
 """One step under way at one worker: what has come, what was computed, what can be next, and what it sends."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -22,11 +23,13 @@ EncodedSlots = dict[int, Encoded | None]
 """The tensors of a load by slot, None where there is no gradient."""
 
 
-def tensors_in(load: Load) -> list[Tensor]:
-    """List the tensors of a load, those of a block by their names, which may come in any order."""
+def tensors_in(load: Load) -> Iterator[Tensor]:
+    """Yield the tensors of a load, those of a block by their names, which may come in any order."""
     of_block = load.weights if isinstance(load, CodedWeights) else load
-    tensors = [of_block[name] for name in sorted(of_block)] if isinstance(of_block, dict) else of_block
-    return [tensor for tensor in tensors if tensor is not None]
+    tensors = map(of_block.__getitem__, sorted(of_block)) if isinstance(of_block, dict) else of_block
+    for tensor in tensors:
+        if tensor is not None:
+            yield tensor
 
 
 @dataclass(slots=True)
@@ -35,6 +38,9 @@ class StepInFlight:
 
     step: int
     samples: int
+    """Number of samples in the whole batch, or with `numbers` of those whose feature is to be sent."""
+    batch_samples: int
+    """Number of samples in the whole batch."""
     has_begun: bool
     """True once the step may be computed here; its samples may be there before."""
     next_segments: list[int]
@@ -42,18 +48,18 @@ class StepInFlight:
     tensors: StepTensors
     done: set[int] = field(default_factory=set)
     """The segments that are done."""
-    arrived: dict[int, dict[int, Load]] = field(default_factory=dict)
-    """Loads that have come, by the segment that needs them and by their place in it."""
+    arrived: dict[int, dict[int, "Parcel"]] = field(default_factory=dict)
+    """Loads that have come, by the segment that needs them and by their place."""
     labels: list[tuple[Piece, ...]] = field(default_factory=list)
     """Labels that have come, each a piece a tensor."""
     numbers: Tensor | None = None
-    """Numbers of all samples of the batch, int32, where they enter and features are recalled: `samples` counts those whose
-    feature is to be sent."""
+    """Numbers of all samples of the batch, int32, where they enter and features are recalled."""
     fresh: dict[Cargo, Slots] = field(default_factory=dict)
     """Features and labels of the samples of the batch that were not here, until they are kept."""
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
     """Gradients of this worker's own part, or of all parts once they are summed."""
-    parts: dict[Crossing, BlockPart] = field(default_factory=dict)
+    parts: dict[tuple[int, int], BlockPart] = field(default_factory=dict)
+    """Parts of gradients that have come, by their block and their first sample."""
     given: dict[BlockSlice, BlockPart] = field(default_factory=dict)
     """Parts of a member that go on to its group as they came."""
     merged: dict[BlockSlice, BlockPart | CodedWeights] = field(default_factory=dict)
@@ -67,11 +73,6 @@ class StepInFlight:
     loss: BatchLoss | None = None
     """Loss of this worker's part."""
 
-    @property
-    def batch_samples(self) -> int:
-        """Number of samples in the whole batch."""
-        return self.samples if self.numbers is None else len(self.numbers)
-
 
 @dataclass(slots=True, eq=False)
 class Parcel:
@@ -83,6 +84,8 @@ class Parcel:
     crossing: Crossing
     load: Load
     """Empty on the sender's side once it is encoded."""
+    place: int = -1
+    """Its place among all that the worker where it is sends, or receives, in a step; see `StepScheduler`."""
     scale: float | None = None
     """Scale of the step's loss, where it is scaled."""
     encoded: EncodedSlots | None = None

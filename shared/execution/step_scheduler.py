@@ -5,6 +5,7 @@ order, so the order of segments and steps decides every bit. `SegmentRunner` com
 links: its caller brings arrivals, runs one piece of work at a time, and sends the results.
 """
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from shared.errors import DataError
 from shared.execution.blocks import PlacedBlocks
-from shared.execution.planned_segments import PlannedSegment, planned, used_up
+from shared.execution.planned_segments import PlannedSegment, placed, planned, used_up
 from shared.execution.segment_runner import SegmentRunner
 from shared.execution.step_in_flight import Parcel, StepInFlight
 from shared.execution.step_tensors import StepTensors
@@ -50,26 +51,31 @@ class StepScheduler:
         plan, worker = window.plan, window.worker
         placement = plan.placement
         self.worker = worker
-        """Fixed, as `window`, `device`, `needed_by` and `needs`."""
+        """Fixed, as `window`, `device`, `sends`, `receives`, `needed_by` and `needs`."""
         self._window = window
         self._blocks = blocks
         operations = plan.program(worker)
+        self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         sent_first, rest = segments(operations)
         sends = [one.crossing for one in sent_first if isinstance(one, Send)]
-        self._sent_ahead = tuple(one for one in sends if one in plan.sent_ahead)
-        self._sent_first = tuple(one for one in sends if one not in plan.sent_ahead)
-        self._segments = planned(rest, plan.model)
+        places = itertools.count()
+        self._sent_ahead = placed((one for one in sends if one in plan.sent_ahead), places)
+        self._sent_first = placed((one for one in sends if one not in plan.sent_ahead), places)
+        self._segments = planned(rest, plan.model, places)
+        of_segments = (one for segment in self._segments for one in segment.sends)
+        self.sends = tuple(crossing for crossing, _ in (*self._sent_ahead, *self._sent_first, *of_segments))
+        """All that this worker sends in a step, each at its place."""
+        self.receives = tuple(crossing for segment in self._segments for crossing in segment.receives)
+        """All that it receives in a step, each at its place."""
+        self.needed_by = [number for number, segment in enumerate(self._segments) for _ in segment.receives]
+        """The segment that needs what is received, by its place."""
+        self._begins = [self._source is None and one not in plan.sent_ahead for one in self.receives]
+        """Whether a step begins with what is received, by its place: where no samples enter, and beside samples ahead."""
         self._first_segments = [
             number for number, segment in enumerate(self._segments) if not segment.after and not segment.receives
         ]
         self.needs = [len(segment.receives) for segment in self._segments]
         """Number of loads that come to this worker in every step, by the segment that needs them."""
-        self.needed_by = {
-            crossing: (number, place)
-            for number, segment in enumerate(self._segments)
-            for place, crossing in enumerate(segment.receives)
-        }
-        """The segment that needs an arrival, and its place there."""
         self._next_segments = _followers(self._segments)
         """The segments that may be next when one is done."""
         self._used_up = used_up(rest, plan.model)
@@ -78,7 +84,6 @@ class StepScheduler:
         """The segments after which another step may come here."""
         self._clearing = frozenset(plan.waited.get(worker) or order.ends)
         """The segments after which another step may begin here, in place of this one."""
-        self._source = next((source.rows for source in placement.sources if source.worker == worker), None)
         self._own_scale = blocks.held.loss_scale if plan.scaling_worker == worker else None
         """Scale of the loss, where this worker tells it to the others; it follows from the updates before step t - K,
         and from all of earlier placements, so that no order of work decides it."""
@@ -124,6 +129,7 @@ class StepScheduler:
         state = self._state(step, samples)
         # Again, because what the trainer sends of a step may be here before its samples.
         state.samples, state.numbers = samples, numbers
+        state.batch_samples = samples if numbers is None else len(numbers)
         self._runner.add_samples(state, self._source, inputs, labels)
         return self._runner.sent(state, self._sent_ahead)
 
@@ -135,20 +141,24 @@ class StepScheduler:
         if (loss_scale := self._own_scale) is not None:
             first = self._blocks.held.recipe.first_of_update(step)
             state.scale = loss_scale.before(max(first - self._window.ahead, self._window.first))
-        outgoing = self._runner.sent(state, self._sent_first)
+        outgoing = self._runner.sent(state, self._sent_first) if self._sent_first else []
         if not self._segments:  # it has samples and nothing to compute
             self._end(step)
         return outgoing
 
     def deliver(self, parcel: Parcel) -> None:
-        """Something has come, decoded. Where no samples enter, a step begins with it, beside samples ahead."""
-        state, (number, place) = self._state(parcel.step, parcel.samples), self.needed_by[parcel.crossing]
-        state.arrived.setdefault(number, {})[place] = parcel.load
+        """Something has come, decoded, which has a place here."""
+        state, number = self._state(parcel.step, parcel.samples), self.needed_by[parcel.place]
+        state.arrived.setdefault(number, {})[parcel.place] = parcel
         if self._is_prepared(state, number):
             state.next_segments.append(number)
-        is_first = self._source is None and parcel.step >= self._window.begun
-        if is_first and parcel.crossing not in self._window.plan.sent_ahead:
+        if self._begins[parcel.place] and parcel.step >= self._window.begun:
             self._window.begin(parcel.step)
+
+    def deliver_sent(self, parcel: Parcel) -> None:
+        """Deliver what another worker of this process has sent, or the group: it has no place here yet."""
+        parcel.place = self.receives.index(parcel.crossing)
+        self.deliver(parcel)
 
     def next_work(self) -> Work | None:
         """Choose the next work, if there is any: first what the exchange of shared blocks waits for; then work that receives
@@ -213,7 +223,7 @@ class StepScheduler:
         pulls = set(order.pulls)
         done = set(range(len(self._segments))) - pulls
         tensors = StepTensors(self._window.plan.model)
-        self._steps[step] = StepInFlight(step, samples, True, [], tensors, done)
+        self._steps[step] = StepInFlight(step, samples, samples, True, [], tensors, done)
 
     def _end(self, step: int) -> None:
         del self._steps[step]
@@ -221,8 +231,9 @@ class StepScheduler:
 
     def _state(self, step: int, samples: int) -> StepInFlight:
         if (state := self._steps.get(step)) is None:
+            tensors, next_segments = StepTensors(self._window.plan.model), list(self._first_segments)
             state = self._steps[step] = StepInFlight(
-                step, samples, self._source is None, list(self._first_segments), StepTensors(self._window.plan.model)
+                step, samples, samples, self._source is None, next_segments, tensors
             )
         return state
 

@@ -95,13 +95,16 @@ class StepTensors:
 
     def _feature(self, feature: int, rows: Rows, slots: Collection[int]) -> Slots:
         values = self._model.features[feature]
-        return tuple(
-            gathered(self._values[value], rows) if slot in slots else None for slot, value in enumerate(values)
-        )
+        found: list[Tensor | None] = []
+        for slot, value in enumerate(values):
+            found.append(gathered(self._values[value], rows) if slot in slots else None)
+        return tuple(found)
 
 
 def _summed(answers: list[_Gradient], rows: Rows) -> Tensor | None:
     """Add the answers on these rows, those of later stages first."""
+    if len(answers) == 1 and answers[0].piece.rows == rows:
+        return answers[0].piece.tensor
     ranked = [each.piece for each in sorted(answers, key=lambda each: -each.feature)]
     if all(piece.rows == rows for piece in ranked):
         return _added(ranked)

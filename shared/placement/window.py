@@ -53,26 +53,27 @@ class Window:
         """First step that not every one of them has reported; None where none reports."""
         self._waits_for_reports = worker in plan.unaware
         self._stateless = tuple(name for name in self._others if name in plan.stateless)
-        """Others that may begin again; see `may_begin`."""
+        """Others that may begin again; see `admitted`."""
         sources = {source.worker for source in plan.placement.sources}
         self._lead = None if worker not in sources else 0 if len(sources) == 1 else self.ahead + 1 + plan.runs_ahead
         """Number of steps that another worker may have done and that have not begun here; None where none begins here."""
 
     # Admission.
 
-    def may_begin(self, step: int) -> bool:
-        """Tell whether `step`, which is the next, may begin now where samples enter."""
-        most, oldest = self.plan.most_under_way, self._oldest if self._waits_for_reports else self.cleared
-        if step - self.done >= most or step - oldest > self.ahead:
-            return False
-        if self._reported is not None and step - self._reported >= MOST_UNREPORTED:
-            return False
-        # So the steps that a worker without a state may have to do again are those of which its peers keep what it needs.
-        return not self._stateless or all(step - self._others[name] < most for name in self._stateless)
+    @property
+    def admitted(self) -> int:
+        """Return the first step that may not begin now, where samples enter.
 
-    def may_feed(self, step: int) -> bool:
-        """Tell whether the samples of `step`, which are the next, may be taken now where samples enter."""
-        return self.may_begin(step - self.plan.samples_ahead)
+        Their samples may be taken `StepPlan.samples_ahead` steps before.
+        """
+        most, oldest = self.plan.most_under_way, self._oldest if self._waits_for_reports else self.cleared
+        admitted = min(self.done + most, oldest + self.ahead + 1)
+        if self._reported is not None:
+            admitted = min(admitted, self._reported + MOST_UNREPORTED)
+        # So the steps that a worker without a state may have to do again are those of which its peers keep what it needs.
+        for name in self._stateless:
+            admitted = min(admitted, self._others[name] + most)
+        return admitted
 
     @property
     def repeated(self) -> int:

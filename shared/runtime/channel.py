@@ -22,17 +22,14 @@ from shared.wire.isthmus.v1.tensor_pb2 import Frame, TensorHeader
 class Channel:
     """A crossing that begins or ends at this worker: its loads step by step. Made on any thread, and used on the event loop."""
 
-    def __init__(
-        self, form: Form, judge: ArrivalJudge, codecs: Runner, feedback: Feedback, number: int = 0, segment: int = 0
-    ) -> None:
+    def __init__(self, form: Form, judge: ArrivalJudge, codecs: Runner, feedback: Feedback, place: int = 0) -> None:
         """judge: of this worker, with nothing under way. codecs: the thread that encodes and decodes. feedback: of this link.
 
-        number: its place among those that leave by its link. segment: of this worker, that needs what comes.
+        place: among all that leaves by its link, or among all that comes to this worker in a step.
         """
         self.form = form
         self.crossing = crossing = form.crossing
-        self.number = number
-        self.segment = segment
+        self.place = place
         self._judge = judge
         self._codecs = codecs
         window, cargo = judge.window, crossing.cargo
@@ -75,8 +72,6 @@ class Channel:
 
     def first_waiting(self) -> Parcel | None:
         """Return the oldest parcel that is not sent; None if all are."""
-        if self.stream_step >= self.next_step:
-            return None
         if (parcel := self.parcels.get(self.stream_step)) is not None:
             return parcel
         return next((parcel for step, parcel in self.parcels.items() if step >= self.stream_step), None)
@@ -159,7 +154,7 @@ class Channel:
         """Add a tensor that has come. Returns its parcel, the tensor's bytes once decoded, and whether no other is missing."""
         step, encoded = tensor.key.step - self.form.early, from_wire(tensor)
         if (parcel := self.parcels.get(step)) is None:
-            parcel = self.parcels[step] = Parcel(step, tensor.batch_samples, self.crossing, (), encoded={})
+            parcel = self.parcels[step] = Parcel(step, tensor.batch_samples, self.crossing, (), self.place, encoded={})
         assert parcel.encoded is not None, "it is not decoded before it is whole"
         parcel.encoded[tensor.key.slot] = encoded
         raw_bytes = 0 if encoded is None else encoded.raw_bytes

@@ -204,8 +204,11 @@ class ComputeLoop:
         raise self._results.failure
 
     def _may_begin_now(self) -> bool:
-        source = self._source_to_take()
-        return self._has_begin_due() or (source is not None and source.is_ready)
+        window, admitted = self._window, self._window.admitted
+        if window.begun < min(window.fed, admitted):
+            return True
+        source = self._source
+        return source is not None and self._may_take(admitted) and source.is_ready
 
     # The rest runs on the compute thread.
 
@@ -228,7 +231,8 @@ class ComputeLoop:
             if (work := self._scheduler.next_work()) is not None:
                 self._announce_if_due(done)
         if (source := self._source) is not None:
-            self._take_ahead(reads=True)  # while nothing else can be computed
+            if self._window.plan.samples_ahead:
+                self._take_ahead(reads=True)  # while nothing else can be computed
             self._make_ready(source)
         return False
 
@@ -268,34 +272,30 @@ class ComputeLoop:
             if self._record is not None:
                 self._record.note_load(parcel)
 
-    def _has_begin_due(self) -> bool:
-        """Tell whether a batch may begin whose samples are taken. Also on the event loop."""
-        return self._window.begun < self._window.fed and self._window.may_begin(self._window.begun)
-
-    def _source_to_take(self) -> BatchSource | None:
-        """The source of which a batch may be taken; None where none may. Also on the event loop."""
-        may_take = self._window.fed < self._stop_step and self._window.may_feed(self._window.fed)
-        return self._source if may_take else None
+    def _may_take(self, admitted: int) -> bool:
+        """Tell whether the next samples may be taken. admitted: see `Window`. Also on the event loop."""
+        return self._window.fed < min(self._stop_step, admitted + self._window.plan.samples_ahead)
 
     def _begin_batches(self) -> bool:
         """Begin all that may begin and are ready, and take others that are read; returns whether any has begun."""
         first, window = self._window.begun, self._window
         if self._source is None and first >= window.fed:
             return False
-        while not self._results.is_full and window.begun <= window.fed and window.may_begin(window.begun):
+        while window.begun <= window.fed and window.begun < window.admitted and not self._results.is_full:
             if window.begun < window.fed:
                 self._begin(window.begun)
             elif (source := self._source) is None or window.fed >= self._stop_step or not self._take_batch(source):
                 break
-        self._take_ahead(reads=False)
+        if window.plan.samples_ahead:
+            self._take_ahead(reads=False)
         return window.begun > first
 
     def _take_ahead(self, *, reads: bool) -> None:
         """Take batches whose samples may leave before they begin. reads: also those that are not read."""
         while (
-            self._window.plan.samples_ahead
-            and (source := self._source_to_take()) is not None
+            (source := self._source) is not None
             and (reads or source.holds_one)
+            and self._may_take(self._window.admitted)
             and not self._results.is_full
             and self._take_batch(source)
         ):
@@ -306,7 +306,9 @@ class ComputeLoop:
         if not self._make_ready(source):
             return False
         with self._taking:
-            if self._source_to_take() is not source:  # no more since the batch was read; it stays ready
+            if self._source is not source or not self._may_take(
+                self._window.admitted
+            ):  # since it was read; it stays ready
                 return False
             step, batch = self._window.fed, source.take()
             outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels, batch.numbers)
@@ -332,8 +334,10 @@ class ComputeLoop:
 
     def _put_departing(self, departing: Departing) -> None:
         self._results.put(departing)
-        if any(one.crossing.cargo is Cargo.FEATURE for one in departing.outgoing):
-            self._announce()  # before this worker computes: samples take a link longer than anything else
+        for one in departing.outgoing:
+            if one.crossing.cargo is Cargo.FEATURE:
+                self._announce()  # before this worker computes: samples take a link longer than anything else
+                break
 
     def _announce_if_due(self, done: SegmentDone) -> None:
         """Report finished work to the event loop, unless that can wait one piece more."""

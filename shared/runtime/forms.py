@@ -177,7 +177,7 @@ class NumbersForm(Form):
 
 
 class Forms:
-    """The forms of all crossings of one placement of a chain, each made when it is asked for first."""
+    """A maker of the forms of all crossings of one placement of a chain."""
 
     def __init__(
         self,
@@ -203,16 +203,10 @@ class Forms:
         self._residuals = residuals or Residuals()
         self._types = CrossingTypes(chain, recipe, placement)
         self._slices = Slices(chain, recipe, merged=merged)
-        self._made: dict[Crossing, Form] = {}
         self._entries: dict[tuple[Cargo, BlockSlice], dict[int, BlockEntry]] = {}
 
     def of(self, crossing: Crossing) -> Form:
-        """Return the form of a crossing."""
-        if crossing not in self._made:
-            self._made[crossing] = self._form(crossing)
-        return self._made[crossing]
-
-    def _form(self, crossing: Crossing) -> Form:
+        """Make the form of a crossing."""
         placement, chain = self.placement, self._chain
         codec = placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
         match crossing.cargo:

@@ -302,7 +302,7 @@ class LinkEnd:
             load = await channel.decode(parcel)
             # From here on without a pause: a lost stream has brought this or has not.
             channel.end(parcel, load)
-            self._loads.put(parcel, channel.segment)
+            self._loads.put(parcel)
 
 
 def _own_feature(operations: Program, peer: str) -> Crossing | None:

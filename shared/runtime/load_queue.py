@@ -14,12 +14,14 @@ class LoadQueue:
     comes too early is refused. Used on the event loop, but for `ready`.
     """
 
-    def __init__(self, counts: Sequence[int], changed: asyncio.Event) -> None:
-        """counts: of the loads that come in every step, by the segment that needs them.
+    def __init__(self, counts: Sequence[int], needed_by: Sequence[int], changed: asyncio.Event) -> None:
+        """counts: of the loads that come in every step, by the segment that needs them. needed_by: these segments, by the
+        load's place.
 
         changed: set when any load can be taken.
         """
         self._counts = counts
+        self._needed_by = needed_by
         self._changed = changed
         self._coming: dict[tuple[int, int], list[Parcel]] = defaultdict(list)
         """The loads of which others of the same segment are missing, by step and segment."""
@@ -38,8 +40,9 @@ class LoadQueue:
         """Count the steps for which something has come that is not known to be used."""
         return len(self._unused)
 
-    def put(self, parcel: Parcel, segment: int) -> None:
-        """Add a load that a segment needs."""
+    def put(self, parcel: Parcel) -> None:
+        """Add a load, which has a place."""
+        segment = self._needed_by[parcel.place]
         self._unused[parcel.step] += 1
         if self._counts[segment] > 1:
             coming = self._coming[parcel.step, segment]

@@ -67,7 +67,7 @@ class Outbox:
         begun: step that begins next here. Samples and labels from this step on wait for everything else.
         """
         for channel, parcel in self._waiting(begun) if self._ready else ():
-            if (bundle := self._bundles.get(channel.number)) is not None:
+            if (bundle := self._bundles.get(channel.place)) is not None:
                 if all(self.channels[number].next_step > parcel.step for number in bundle.after):
                     return self._together(bundle, parcel.step)
                 continue
@@ -98,7 +98,7 @@ class Outbox:
 
     def _look_at(self, channel: Channel) -> None:
         """Count a channel among those by which something waits, with its first parcel, or among them no more."""
-        channel.first = parcel = channel.first_waiting()
+        channel.first = parcel = channel.first_waiting() if channel.stream_step < channel.next_step else None
         before, now = channel.urgency, None
         if parcel is not None:
             now = urgency(channel.crossing, parcel.step, merged=self._merged)
@@ -106,9 +106,9 @@ class Outbox:
             return
         channel.urgency = now
         if before is not None:
-            del self._ready[bisect_left(self._ready, (before, channel.number))]
+            del self._ready[bisect_left(self._ready, (before, channel.place))]
         if now is not None:
-            insort(self._ready, (now, channel.number))
+            insort(self._ready, (now, channel.place))
 
     def note_sent(self, channel: Channel, step: int) -> None:
         """All of a channel's parcel of a step has been handed to the link."""

@@ -76,8 +76,7 @@ class PlacementExecutor:
         self._record = None if step_log is None else StepRecord(step_log)
         self._is_idle = not plan.program(worker)
         scheduler, changed = StepScheduler(window, blocks), asyncio.Event()
-        self._needed_by = scheduler.needed_by
-        self._loads = LoadQueue(scheduler.needs, changed)
+        self._loads = LoadQueue(scheduler.needs, scheduler.needed_by, changed)
         results = Results(self._take_result, MOST_UNTAKEN)
         self._compute_loop = ComputeLoop(scheduler, self._loads, results, self._record, threads.compute, changed)
         batches = blocks.held.recipe.accumulate_batches
@@ -85,21 +84,23 @@ class PlacementExecutor:
         self._relay = relay = ReportRelay(window, emit, changed)
         self.ends: dict[str, LinkEnd] = {}
         """By the worker at the other end."""
-        self._leaving: dict[Crossing, tuple[LinkEnd, Channel]] = {}
+        places = {crossing: place for place, crossing in enumerate(scheduler.receives)}
+        ways: dict[Crossing, tuple[LinkEnd, Channel]] = {}
         for peer in plan.peers(worker):
             sends, comes = plan.between(worker, peer), plan.between(peer, worker)
             feedback = Feedback(blocks.feedback, comes, plan.model.features, batches)
             leaving = [Channel(forms.of(one), judge, threads.codecs, feedback, at) for at, one in enumerate(sends)]
-            coming = [
-                Channel(forms.of(one), judge, threads.codecs, feedback, segment=scheduler.needed_by[one][0])
-                for one in comes
-            ]
+            coming = [Channel(forms.of(one), judge, threads.codecs, feedback, places[one]) for one in comes]
             self.ends[peer] = end = LinkEnd(peer, leaving, coming, judge, self._loads, relay, emit)
             for channel in leaving:
-                self._leaving[channel.crossing] = end, channel
+                ways[channel.crossing] = end, channel
                 if peer in plan.stateless and channel.crossing.cargo is Cargo.WEIGHTS:
                     weights, whole = blocks.weights(channel.crossing.of_block), plan.placement.batch_size
                     end.keep_first(channel, Parcel(window.first - 1, whole, channel.crossing, weights))
+        self._ways = [ways.get(one) for one in scheduler.sends]
+        """By which link and channel each load leaves, by its place; None for those of the group."""
+        self._merged = {one.of_block: place for one, place in places.items() if one.sender == GROUP}
+        """Places of the weights of slices that come from the group."""
         self._pieces = 0
         """Pieces of work that were computed."""
         self._costs: dict[int, _Cost] = {}
@@ -212,9 +213,7 @@ class PlacementExecutor:
     def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
         """Bring the weights of a slice, after the update of a step, from the group that got its gradient."""
         placement = self.window.plan.placement
-        crossing = from_group(placement, one)
-        segment, _ = self._needed_by[crossing]
-        self._loads.put(Parcel(step, placement.batch_size, crossing, weights), segment)
+        self._loads.put(Parcel(step, placement.batch_size, from_group(placement, one), weights, self._merged[one]))
 
     def fail(self, failure: Exception) -> None:
         """Compute no more, because the group refuses a gradient: `serve` raises this."""
@@ -238,7 +237,7 @@ class PlacementExecutor:
 
     def _take_result(self, result: Departing | SegmentDone) -> None:
         if isinstance(result, Departing):
-            self._post(result.outgoing)
+            self._send(result.outgoing)
             if result.ends_step:  # it only has the samples
                 self._end_step(result.step, None, 0)
             return
@@ -252,18 +251,18 @@ class PlacementExecutor:
             events.Computed(result.step, result.segment, result.what, result.started_seconds, result.ended_seconds)
         )
         if result.outgoing:
-            self._post(result.outgoing)
+            self._send(result.outgoing)
         if result.ends_step:
             self._end_step(result.step, result.loss, result.staleness)
 
-    def _post(self, outgoing: list[Parcel]) -> None:
-        for one in outgoing:
-            if one.crossing.receiver == GROUP:
-                assert self._give is not None, "only programs of a group's member have it"
-                self._give(one)
+    def _send(self, parcels: list[Parcel]) -> None:
+        for parcel in parcels:
+            if (way := self._ways[parcel.place]) is not None:
+                end, channel = way
+                end.send(channel, parcel)
             else:
-                end, channel = self._leaving[one.crossing]
-                end.send(channel, one)
+                assert self._give is not None, "only programs of a group's member have it"
+                self._give(parcel)
 
     def _end_step(self, step: int, loss: BatchLoss | None, staleness: int) -> None:
         cost = self._costs.pop(step, None)

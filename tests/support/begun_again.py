@@ -191,7 +191,7 @@ class Replay:
             comes_later = number < len(lives) and one.step >= lives[number].had[crossing]
             if is_repeated or comes_later:
                 return
-        self._steps[crossing.receiver].deliver(one)
+        self._steps[crossing.receiver].deliver_sent(one)
 
     def _begin_again(self) -> None:
         first = self._session.lives[self._life].first_step
@@ -200,4 +200,4 @@ class Replay:
         for step in sorted(self._sent):
             for one in self._sent[step]:
                 if step >= first - (one.crossing.cargo is Cargo.WEIGHTS):
-                    self._steps[self.lost].deliver(one)
+                    self._steps[self.lost].deliver_sent(one)

@@ -224,7 +224,7 @@ class LooseSession:
                 self._work(which)
             else:
                 one = self._mail[which].popleft()
-                self._steps[one.crossing.receiver].deliver(one)
+                self._steps[one.crossing.receiver].deliver_sent(one)
             self._report()
             self.most_unanswered = max(
                 self.most_unanswered, *(window.begun - window.answered for window in self._windows.values())
@@ -244,7 +244,7 @@ class LooseSession:
         if begun[worker] >= steps:
             return False
         if worker not in window.plan.unaware:
-            return window.may_begin(begun[worker])
+            return begun[worker] < window.admitted
         under_way = {step for steps in self._steps.values() for step in steps.in_flight}
         under_way |= {one.step for waiting in self._mail.values() for one in waiting} | set(begun.values())
         oldest = min(under_way)

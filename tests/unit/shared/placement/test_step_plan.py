@@ -1,5 +1,6 @@
 """The plan of a placement: it is computed once, in time and memory proportional to the placement's parts."""
 
+import itertools
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -106,7 +107,7 @@ def worked_out(placement, model):
     for plan in PlacementPlan.of(placement, model)[1:]:
         for worker in placement.workers:
             _, rest = segments(plan.program(worker))
-            planned(rest, model)
+            planned(rest, model, itertools.count())
             used_up(rest, model)
             for peer in plan.peers(worker):
                 plan.between(worker, peer)

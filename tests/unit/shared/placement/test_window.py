@@ -46,7 +46,7 @@ class Steps:
     def moves(self) -> list[str]:
         """The moves that are possible now."""
         window = self.window
-        found = ["begin"] if window.may_begin(window.begun) else []
+        found = ["begin"] if window.begun < window.admitted else []
         found += ["answer"] if window.answered < window.begun else []
         found += ["clear"] if window.cleared < window.answered else []
         found += ["end"] if window.done < window.begun else []
@@ -106,11 +106,11 @@ def test_wherever_it_stops_it_can_go_on_to_any_step(placement, staleness, data):
 def test_a_batch_begins_with_k_others_under_way_and_not_with_one_more(staleness):
     window = window_of(CHAIN, staleness)
     for step in range(FIRST, FIRST + staleness + 1):
-        assert window.may_begin(step)
+        assert step < window.admitted
         window.begin(step)
-    assert not window.may_begin(window.begun)
+    assert window.begun >= window.admitted
     window.end(FIRST)
-    assert window.may_begin(window.begun)
+    assert window.begun < window.admitted
 
 
 def test_who_learns_by_reports_alone_waits_for_the_slowest():
@@ -119,23 +119,23 @@ def test_who_learns_by_reports_alone_waits_for_the_slowest():
     for step in range(FIRST, FIRST + window.ahead + 1):
         window.begin(step)
         window.end(step)
-    assert not window.may_begin(window.begun)
+    assert window.begun >= window.admitted
     window.hear("near", FIRST)
-    assert not window.may_begin(window.begun)
+    assert window.begun >= window.admitted
     window.hear("far", FIRST)
-    assert window.may_begin(window.begun)
+    assert window.begun < window.admitted
 
 
 def test_who_is_answered_by_all_does_not_wait_for_reports_but_follows_none_that_is_silent():
     window = window_of(CHAIN)
     for step in range(FIRST, FIRST + MOST_UNREPORTED):
-        assert window.may_begin(step)
+        assert step < window.admitted
         window.begin(step)
         window.end(step)
-    assert not window.may_begin(window.begun)
+    assert window.begun >= window.admitted
     for worker in ("near", "far"):
         window.hear(worker, FIRST)
-    assert window.may_begin(window.begun)
+    assert window.begun < window.admitted
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_no_batch_begins_further_ahead_of_a_worker_without_a_state_than_its_peer
     most = window.plan.most_under_way
     assert window.plan.stateless == {"near"}
     for step in range(FIRST, FIRST + most):
-        assert window.may_begin(step)
+        assert step < window.admitted
         window.begin(step)
         window.end(step)
-    assert not window.may_begin(window.begun)
+    assert window.begun >= window.admitted
     window.hear("far", FIRST)
-    assert not window.may_begin(window.begun)
+    assert window.begun >= window.admitted
     window.hear("near", FIRST)
-    assert window.may_begin(window.begun)
+    assert window.begun < window.admitted
     assert window.repeated == FIRST
     window.begin(window.begun)
     assert window.repeated == FIRST + 1

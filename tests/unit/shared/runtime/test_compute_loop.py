@@ -15,7 +15,7 @@ from shared.concurrency.threads import WorkerThread
 from shared.errors import ModelError
 from shared.events.worker import Computed, StepComputed
 from shared.execution.model_facts import facts_of
-from shared.placement import AGENT, Cargo, Placement, PlacementPlan, Rows, Source, Tile, held_blocks
+from shared.placement import AGENT, Cargo, Placement, PlacementPlan, Rows, Source, Tile, Window, held_blocks
 from shared.runtime.compute_loop import MOST_UNTAKEN
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import PlacementExecutor, Threads
@@ -138,18 +138,18 @@ async def test_a_batch_stays_where_no_more_may_begin_once_it_is_read():
     module, compute, heard, read = built("dropping"), WorkerThread("compute"), Heard(), threading.Event()
     source = ReadSlowly(Source(AGENT, Rows(0, SAMPLES)), SAMPLES, [batch_of(step, SAMPLES) for step in range(STEPS)])
     async with computing(module, compute, heard) as executor:
-        window = executor.window
+        window, admits = executor.window, patch.object(Window, "admitted", 0)
 
         def close() -> None:
             if not read.is_set():
-                window.may_begin = lambda _step: False
+                admits.start()
                 read.set()
 
         executor.read_from(source.told(close), STEPS)
         await asyncio.to_thread(read.wait)
         await compute.run(lambda: None)  # after the turn in which it was read
         assert (window.fed, window.begun) == (0, 0)
-        del window.may_begin
+        admits.stop()
         executor.note_ready()
         await heard.all_done(range(STEPS), 1)
 

@@ -16,21 +16,22 @@ ARRIVING = (
     (Crossing("far", "near", Cargo.ERROR_GRADIENT, 2, WHOLE),),
 )
 COUNTS = list(map(len, ARRIVING))
+NEEDED_BY = [1, 1, 2]
 STEPS = 3
-LOADS = [Parcel(step, 4, crossing, ()) for step in range(STEPS) for segment in ARRIVING for crossing in segment]
-
-
-def segment_of(parcel: Parcel) -> int:
-    return next(number for number, crossings in enumerate(ARRIVING) if parcel.crossing in crossings)
+LOADS = [
+    Parcel(step, 4, crossing, (), place)
+    for step in range(STEPS)
+    for place, crossing in enumerate(crossing for segment in ARRIVING for crossing in segment)
+]
 
 
 @given(order=st.permutations(LOADS))
 def test_the_loads_of_a_segment_are_taken_together_after_the_last_of_them(order):
     changed = asyncio.Event()
-    queue, come, used = LoadQueue(COUNTS, changed), [], []
+    queue, come, used = LoadQueue(COUNTS, NEEDED_BY, changed), [], []
     for arrived in order:
-        segment = segment_of(arrived)
-        queue.put(arrived, segment)
+        segment = NEEDED_BY[arrived.place]
+        queue.put(arrived)
         come.append(arrived)
         of_segment = [one for one in come if one.step == arrived.step and one.crossing in ARRIVING[segment]]
         is_whole = len(of_segment) == len(ARRIVING[segment])
@@ -48,7 +49,7 @@ def test_the_loads_of_a_segment_are_taken_together_after_the_last_of_them(order)
 
 
 def test_a_segment_that_needs_nothing_uses_nothing():
-    queue = LoadQueue(COUNTS, asyncio.Event())
-    queue.put(LOADS[0], segment_of(LOADS[0]))
+    queue = LoadQueue(COUNTS, NEEDED_BY, asyncio.Event())
+    queue.put(LOADS[0])
     queue.note_used(0, 0)
     assert queue.waiting == 1

@@ -105,17 +105,17 @@ def test_a_worker_takes_as_many_as_were_agreed_and_not_one_more(staleness):
 
 
 def test_samples_are_taken_before_their_step_begins_and_no_earlier_than_that():
-    window = Window(StepPlan(TIERS, facts()), "edge")
+    plan = StepPlan(TIERS, facts())
+    window = Window(plan, "edge")
     for step in range(AHEAD + 1):
-        assert window.may_feed(step)
+        assert step < window.admitted + plan.samples_ahead
         window.feed(step)
-    assert not window.may_feed(AHEAD + 1)
+    assert window.admitted + plan.samples_ahead == AHEAD + 1
     window.begin(0)
-    assert not window.may_begin(1)
-    assert not window.may_feed(AHEAD + 1)
+    assert window.admitted == 1
     window.answer(0)
     window.clear(0)
-    assert window.may_feed(AHEAD + 1)
+    assert window.admitted == 2
 
 
 class Noted:
