@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from cloud_trainer.groups.group import Group, Merged
+from shared.execution.group import Group, Merged
 from shared.execution.in_process_session import Batch, InProcessSession
 from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice
