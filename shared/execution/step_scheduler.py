@@ -70,7 +70,7 @@ class StepScheduler:
         self.needed_by = [number for number, segment in enumerate(self._segments) for _ in segment.receives]
         """The segment that needs what is received, by its place."""
         self._begins = [self._source is None and one not in plan.sent_ahead for one in self.receives]
-        """Whether a step begins with what is received, by its place: where no samples enter, and beside samples ahead."""
+        """True if a step begins with what is received, by its place: where no samples enter, and beside samples ahead."""
         self._first_segments = [
             number for number, segment in enumerate(self._segments) if not segment.after and not segment.receives
         ]
