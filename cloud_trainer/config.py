@@ -88,7 +88,8 @@ class ServerConfig(Section):
     max_recalled_bytes: PositiveInt = 16 * 1024**3
     """Disk that the features of one session's samples may take, where a device sends each once (deployment.recall): those of a
     whole data set, with the labels. They lie in the session's folder (checkpoints.location), so that has to be one of this
-    machine. The trainer refuses a session that would take more."""
+    machine. Where a device sends what has changed of them (deployment.changes), they take memory, which max_session_bytes
+    bounds, too. The trainer refuses a session that would take more."""
     accept_inputs: bool = False
     """Lets sessions send this trainer what counts as raw samples, where the edge permits it too (privacy.inputs_to): also
     features off which samples can be read number by number, and gradients and replicas of blocks that compute on raw

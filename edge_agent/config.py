@@ -365,24 +365,29 @@ class EdgeConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _recall_is_possible(self) -> Self:
-        for sentence in self._against_recall() if self.deployment.recall else ():
-            raise ValueError(f"deployment.recall is true, and {sentence}")
+    def _features_can_be_kept(self) -> Self:
+        recall, changes = self.deployment.recall, self.deployment.changes
+        for sentence in self._against_kept() if recall or changes else ():
+            given = "recall is true" if recall else f'changes is "{changes}"'
+            raise ValueError(f"deployment.{given}, and {sentence}")
         return self
 
-    def _against_recall(self) -> Iterator[str]:
-        if self.model.frozen_mode != "eval":
+    def _against_kept(self) -> Iterator[str]:
+        recall = self.deployment.recall
+        if recall and self.model.frozen_mode != "eval":
             yield f'model.frozen_mode is "{self.model.frozen_mode}", with which features change; set it to "eval"'
         if self.member is not None:
             yield f"group.name is {self.group.name!r}; a group's trainers keep no features, so leave one of them out"
         if self.engine.profile is not None:
-            yield "engine.profile is set; the engine does not know what recalled steps cost, so leave one of them out"
-        if self.deployment.staleness_correction != "none":
+            yield "engine.profile is set; the engine does not know what such steps cost, so leave one of them out"
+        if recall and self.deployment.staleness_correction != "none":
             yield "deployment.staleness_correction is set; no block here learns, so there is nothing to correct; leave it out"
         if self.data.longest is not None:
             yield "data.longest is set; features of one length alone are kept, so leave one of them out"
         if self.output.record:
-            yield "output.record is true; a run whose features are recalled cannot be repeated, so leave one of them out"
+            yield "output.record is true; a run whose features are kept cannot be repeated, so leave one of them out"
+        if not recall and self.checkpoints.replicas:
+            yield "checkpoints.replicas is set; other trainers keep blocks, and no features, so leave one of them out"
 
     @model_validator(mode="after")
     def _group_is_possible(self) -> Self:

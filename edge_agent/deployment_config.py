@@ -127,6 +127,13 @@ class DeploymentConfig(Section):
     numbers of the samples of a step alone; this device then reads no sample and computes no block. For one cut behind blocks
     that are all frozen, with `model.frozen_mode = "eval"`, and samples that are the same whenever they are read. A lossy codec
     encodes each sample by itself."""
+    changes: Annotated[str, OneOf(codec_names())] | None = Field(default=None, examples=["topk1"])
+    """Codec of what has changed of a sample's feature since it was sent last. Where features repeat from epoch to epoch, as in
+    fine-tuning without augmentation, that takes few bits; `codec` is then for a sample's first time. Both sides keep the last
+    feature of each sample in memory and in checkpoints. For one cut."""
+    changes_above: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """With `changes`, nothing is sent of a sample whose change is no larger than this part of its feature, by their Euclidean
+    norms."""
     codec_every: Unit = "epoch"
     """Unit of the positions in lists in `codec` and `downlink_codec`; both units count from 0."""
 
@@ -161,6 +168,18 @@ class DeploymentConfig(Section):
     def follows_codecs(self) -> bool:
         """True if the codec of features is not one for the whole run."""
         return self.codec == MBQ_ADAPTIVE or not isinstance(self.codec, str)
+
+    @model_validator(mode="after")
+    def _changes_are_sent(self) -> Self:
+        if self.changes is None and self.changes_above:
+            raise ValueError(
+                f"changes_above is {self.changes_above:g} and changes is left out, so leave it out, too, or set it"
+            )
+        if self.changes is not None and self.recall:
+            raise ValueError(
+                "recall is true and changes is set; features that are recalled do not change, so leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _unit_belongs_to_a_list(self) -> Self:

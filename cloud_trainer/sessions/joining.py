@@ -21,6 +21,7 @@ from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import StorageError
 from shared.training.block_state import BlockTensors
+from shared.training.held_state import KEPT
 from shared.transport.rpc.status import Kind, StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -139,7 +140,8 @@ class Joining:
         """Load what a worker needs of a checkpoint. Raises StatusError where it is not here."""
         needed = session.worker.needed_of_checkpoint(judged.placement)
         try:
-            return await self._store.load(session.id, name, needed)
+            kept = () if session.worker.blocks.held.kept is None else (KEPT,)
+            return await self._store.load(session.id, name, (*needed, *kept))
         except StorageError as failure:
             _log.warning("checkpoint not restored", session=session.id, checkpoint=str(name), reason=str(failure))
             raise StatusError(

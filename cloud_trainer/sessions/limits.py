@@ -39,13 +39,16 @@ class Limits:
                 f"{self.session_bytes} to one (server.max_session_bytes)",
             )
 
-    def check_recalled(self, samples: int, each_bytes: int) -> None:
-        """Refuse a session that would keep the features of so many samples, if they are too large. Raises StatusError."""
+    def check_recalled(self, key: str, samples: int, each_bytes: int) -> None:
+        """Refuse a session that would keep the features of so many samples, if they are too large. Raises StatusError.
+
+        key: of the section deployment, that asks for it.
+        """
         if (count := samples * each_bytes) > self.recalled_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the session would keep {count} bytes of features and labels, {each_bytes} of each of {samples} samples "
-                f"(deployment.recall); this trainer gives {self.recalled_bytes} to one (server.max_recalled_bytes)",
+                f"(deployment.{key}); this trainer gives {self.recalled_bytes} to one (server.max_recalled_bytes)",
             )
 
     def check_uses(self, training: int, evaluating: int) -> None:

@@ -281,7 +281,7 @@ class SessionStore:
         return {name: sorted({*kept.get(name, ()), *others.get(name, ())}) for name in kept.keys() | others.keys()}
 
     async def load(self, session_id: str, name: CheckpointName, blocks: Collection[int]) -> dict[int, BlockTensors]:
-        """Read blocks of a checkpoint. Raises StorageError if one is damaged or missing."""
+        """Read blocks of a checkpoint, and with `KEPT` the features that it has. Raises StorageError where one is missing."""
         if not blocks:
             return {}
         return await self.disk.run(self._load, session_id, name, blocks)
@@ -295,7 +295,7 @@ class SessionStore:
         states: dict[int, BlockTensors] = {}
         for store, some in wanted.items():
             found = load_states(store, name, some)
-            states.update((block, found[block]) for block in some)
+            states.update((block, found[block]) for block in some if block in found)  # of `KEPT` there may be nothing
         return states
 
     async def load_block(self, session_id: str, name: CheckpointName, block: int) -> bytes:

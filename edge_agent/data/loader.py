@@ -48,7 +48,8 @@ class Batch:
     """[B, ...]: the samples' labels, stacked, a tensor or several. Integers are int64 here; `Prefetcher` narrows them to the
     smallest type that holds them."""
     numbers: Tensor | None = None
-    """Numbers of all samples of the step, int32 [B], where those of some are left out; see `BatchLoader.lacking`."""
+    """Numbers of all samples of the step, int32 [B], also where some are left out; see `BatchLoader.lacking`. None in an
+    evaluation."""
 
     @property
     def samples(self) -> int:
@@ -106,9 +107,10 @@ class BatchLoader:
 
         A caller that stops early closes the iterator. Raises DataError, naming the sample, for one that cannot be read.
         """
-        with closing(self._reader.read(self._requests(start_step, stop_step))) as batches:
+        numbers = deque[Tensor]()
+        with closing(self._reader.read(self._requests(start_step, stop_step, numbers))) as batches:
             for step, (inputs, labels) in enumerate(batches, start=start_step):
-                yield Batch(step, inputs, labels)
+                yield Batch(step, inputs, labels, numbers.popleft())
 
     def lacking(self, start_step: int, stop_step: int, first_step: int) -> Generator[Batch]:
         """Read the batches of the same steps, but for the samples that an earlier step from `first_step` on has had.
@@ -117,16 +119,7 @@ class BatchLoader:
         """
         had = self._had(first_step, start_step)
         numbers = deque[Tensor]()
-        """Numbers of the batches that are requested and not read."""
-
-        def requests() -> Iterator[BatchRequest]:
-            for step, indices in self._indices(start_step, stop_step):
-                left = indices[~had[indices]]
-                had[indices] = True
-                numbers.append(indices.int())
-                yield self._request(step, left)
-
-        with closing(self._reader.read(requests())) as batches:
+        with closing(self._reader.read(self._requests(start_step, stop_step, numbers, had))) as batches:
             for step, (inputs, labels) in enumerate(batches, start=start_step):
                 features, columns = features_of_inputs(inputs), label_tensors(labels)
                 if len(columns[0]):
@@ -140,8 +133,15 @@ class BatchLoader:
         """End the worker processes."""
         self._reader.close()
 
-    def _requests(self, start_step: int, stop_step: int) -> Iterator[BatchRequest]:
-        return (self._request(step, indices) for step, indices in self._indices(start_step, stop_step))
+    def _requests(
+        self, start_step: int, stop_step: int, numbers: deque[Tensor], had: Tensor | None = None
+    ) -> Iterator[BatchRequest]:
+        """Yield the requests of steps. numbers: takes those of the samples of each. had: flags of samples that are left out."""
+        for step, indices in self._indices(start_step, stop_step):
+            numbers.append(indices.int())
+            if had is not None:
+                indices, had[indices] = indices[~had[indices]], True
+            yield self._request(step, indices)
 
     def _request(self, step: int, indices: Tensor) -> BatchRequest:
         return BatchRequest(indices.tolist(), randomness=(self._seed, "samples", step, *self._first))

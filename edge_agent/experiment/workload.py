@@ -5,6 +5,7 @@ from dataclasses import replace
 from edge_agent.config import EdgeConfig
 from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
+from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.operations import block_operations
 from edge_agent.experiment.privacy import labels_are_inputs
@@ -22,7 +23,7 @@ from shared.training import block_state
 from shared.training.losses import check_label_count, check_labels, label_tensors, narrowed
 from shared.training.optimizers import Grouping
 from shared.training.precision import check_weights, computing, with_types
-from shared.training.recipe import Recipe
+from shared.training.recipe import Changes, Recipe
 
 
 class Workload:
@@ -76,6 +77,7 @@ class Workload:
             frozen_mode=config.model.frozen_mode,
             recalled_samples=self.samples if config.deployment.recall else 0,
             recalled_label_bytes=_label_bytes(first) if config.deployment.recall else 0,
+            changes=_changes(config.deployment, self.samples),
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=schedule_steps or total_steps,
         )
@@ -155,6 +157,12 @@ class Workload:
 def _label_bytes(first: Batch) -> int:
     """Count the bytes of the labels of a sample, as the loss takes them."""
     return sum(one.nbytes for one in label_tensors(first.labels)) // first.samples
+
+
+def _changes(deployment: DeploymentConfig, samples: int) -> Changes | None:
+    if deployment.changes is None:
+        return None
+    return Changes(samples=samples, codec=deployment.changes, above=deployment.changes_above)
 
 
 def _whole_updates(steps: int, batches: int) -> int:

@@ -19,7 +19,7 @@ from shared.runtime.checkpoint_states import load_block, load_states
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import Threads
 from shared.training import block_state, state_file
-from shared.training.held_state import changing_blocks, copy_state, put_back
+from shared.training.held_state import KEPT, changing_blocks, copy_state, put_back
 from shared.training.losses import LossHead, check_labels
 from shared.training.state_file import serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -104,6 +104,8 @@ class DeviceWorker:
         assert store is not None, "without a folder there are no checkpoints"
         await self.placed.stop()  # Earlier work must no longer change the blocks.
         needed = set(blocks).intersection(changing_blocks(self._held.chain))
+        if self._held.kept is not None:
+            needed.add(KEPT)
         try:
             states = await threads.disk.run(load_states, store, name, needed)
             await threads.compute.run(put_back, self._held, blocks, states)

@@ -103,7 +103,7 @@ class InProcessSession:
 
         give: takes the gradients of a member's blocks for its group, which answers by `take_merged`; None outside a group.
         """
-        recipe = recipe.model_copy(update={"recalled_samples": 0})  # here nothing crosses a link
+        recipe = recipe.model_copy(update={"recalled_samples": 0, "changes": None})  # here nothing crosses a link
         self._chain, self._method = next(iter(chains.values())), method
         self._model = facts_of(self._chain, recipe, merged=give is not None)
         self._give = give

@@ -35,6 +35,7 @@ def facts_of(chain: Chain, recipe: Recipe | None = None, *, merged: bool = False
         label_tensors=recipe.label_tensors,
         samples_ahead=recipe.samples_ahead,
         recalls=recipe.recalls,
+        sends_changes=recipe.changes is not None,
     )
 
 

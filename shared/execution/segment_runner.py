@@ -192,7 +192,7 @@ class SegmentRunner:
         parcels = []
         for crossing, place in sends:
             load = self._load(state, crossing)
-            parcels.append(Parcel(state.step, state.batch_samples, crossing, load, place, state.scale))
+            parcels.append(Parcel(state.step, state.batch_samples, crossing, load, place, state.scale, state.numbers))
         return parcels
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
@@ -209,7 +209,7 @@ class SegmentRunner:
                 labels = (
                     self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
                 )
-                return labels if state.numbers is None else (*labels, state.numbers)
+                return (*labels, state.numbers) if self._plan.recalls else labels
             case Cargo.ERROR_GRADIENT:
                 if not rows.count:
                     return (None,) * len(self._types.specs(crossing.index))

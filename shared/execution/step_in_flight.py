@@ -53,7 +53,7 @@ class StepInFlight:
     labels: list[tuple[Piece, ...]] = field(default_factory=list)
     """Labels that have come, each a piece a tensor."""
     numbers: Tensor | None = None
-    """Numbers of all samples of the batch, int32, where they enter and features are recalled."""
+    """Numbers of all samples of the batch, int32, where they enter and are kept or recalled by number."""
     fresh: dict[Cargo, Slots] = field(default_factory=dict)
     """Features and labels of the samples of the batch that were not here, until they are kept."""
     block_gradients: dict[int, BlockGradients] = field(default_factory=dict)
@@ -88,6 +88,8 @@ class Parcel:
     """Its place among all that the worker where it is sends, or receives, in a step; see `StepScheduler`."""
     scale: float | None = None
     """Scale of the step's loss, where it is scaled."""
+    numbers: Tensor | None = None
+    """Numbers of the samples of the batch, int32, where they enter."""
     encoded: EncodedSlots | None = None
     """The load as it is sent: encoded once, because a codec may draw random numbers."""
     raw_bytes: int = 0

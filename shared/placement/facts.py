@@ -72,6 +72,8 @@ class ModelFacts:
     """Steps whose samples and labels may leave before K lets them begin."""
     recalls: bool = False
     """True if the feature and the labels of a sample cross in the first step that has it, and its number alone later."""
+    sends_changes: bool = False
+    """True if the feature of a sample crosses in the first step that has it, and what has changed of it later."""
 
     def __post_init__(self) -> None:
         if not self.values:

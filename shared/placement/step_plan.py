@@ -67,7 +67,11 @@ class StepPlan:
         wait for all others by themselves."""
         self._parents = report_parents(first_worker(placement), self.links)
         exchanging = {worker for one in (*flow.norms, *flow.scales) for worker in (one.sender, one.receiver)}
-        stateless = stateless_workers(placement, model, self._parents) if training else frozenset[str]()
+        stateless = (
+            stateless_workers(placement, model, self._parents)
+            if training and not model.sends_changes  # features that are kept are a state
+            else frozenset[str]()
+        )
         self.stateless = stateless - exchanging
         """The workers that may begin again in mid-step with nothing, while all others go on; see `stateless_workers`."""
         to_hear = self.unaware | {first_worker(placement)}
@@ -77,6 +81,11 @@ class StepPlan:
     def recalls(self) -> bool:
         """Tell whether features are kept where they come, so that each sample's crosses once; see `Recall`."""
         return self.training and self.model.recalls
+
+    @property
+    def sends_changes(self) -> bool:
+        """Tell whether both ends keep features, so that what has changed of them crosses."""
+        return self.training and self.model.sends_changes
 
     def program(self, worker: str) -> Program:
         """Return the program of a worker for a step; empty where it has no part in it."""

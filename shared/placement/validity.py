@@ -226,19 +226,21 @@ def _types(placement: Placement, model: ModelFacts) -> Iterator[str]:
 
 
 def _recalled(placement: Placement, model: ModelFacts) -> Iterator[str]:
-    """Features are recalled at one cut, before which every block makes the same of a sample in every step."""
-    if not model.recalls:
+    """Features of samples are kept at one cut; where they are recalled, every block before it makes the same of a sample in
+    every step."""
+    if not model.recalls and not model.sends_changes:
         return
+    key, what = ("recall", "features are recalled") if model.recalls else ("changes", "changes of features are sent")
     holders = [[tile.worker for tile in placement.holders(block)] for block in range(placement.blocks)]
     device, trainer, cut = holders[0], holders[-1], holders.count(holders[0])
     is_cut = device != trainer and holders == [device] * cut + [trainer] * (placement.blocks - cut)
     sources = [source.worker for source in placement.sources]
     if model.merged or not is_cut or sources != device or len(trainer) > 1 or placement.shared_blocks:
         yield (
-            "features are recalled (deployment.recall), which takes one cut: the first blocks where the samples are, all "
-            "others on one trainer, and no group; set deployment.cut, or leave deployment.recall out"
+            f"{what} (deployment.{key}), which takes one cut: the first blocks where the samples are, all others on one "
+            f"trainer, and no group; set deployment.cut, or leave deployment.{key} out"
         )
-    for block in range(cut):
+    for block in range(cut if model.recalls else 0):
         if not (facts := model.blocks[block]).steady:
             does, mend = "draws random numbers, or keeps statistics", "leave deployment.recall out"
             if facts.trainable:

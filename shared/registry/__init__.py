@@ -8,6 +8,7 @@ configuration is judged, and a plan is made, without torch.
 from shared.registry.codecs import (
     BY_SAMPLE,
     CODECS,
+    SINCE,
     CodecSpec,
     bit_widths,
     by_sample,
@@ -27,6 +28,7 @@ __all__ = [
     "LOSSES",
     "OPTIMIZERS",
     "POLICIES",
+    "SINCE",
     "CodecSpec",
     "Labels",
     "LossSpec",

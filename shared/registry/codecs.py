@@ -29,6 +29,8 @@ class CodecSpec:
     have: one object serves every session and thread, and checkpoints hold nothing of it."""
     by_element: bool = False
     """True if each element is encoded by itself, so that it is the same in every batch."""
+    varies: bool = False
+    """True if a payload may be smaller than `Codec.encoded_bytes` says."""
 
 
 _RAW, _CAST, _UNIFORM = "shared.codec.floating:Raw", "shared.codec.floating:Cast", "shared.codec.uniform:Uniform"
@@ -68,6 +70,10 @@ _BY_SAMPLE = {
     if not spec.by_element
 }
 
+SINCE = "-since-"
+"""Middle of the name of a codec that encodes what has changed of each sample since it was sent last: the codec before it is for
+a sample that was not sent, the one behind it for changes (`shared.codec.changed`). No configuration names it."""
+
 _FALLBACK_ORDER = ("fp32", "uniform")
 """Families in which a codec of a width is searched for in this order, before any other, where the wanted family has none."""
 
@@ -79,7 +85,11 @@ def codec_names() -> tuple[str, ...]:
 
 def codec_spec(name: str) -> CodecSpec:
     """Return the facts of the codec of that name. Raises ConfigError, which lists the names that a configuration may have."""
+    whole, since, change = name.partition(SINCE)
     try:
+        if since:
+            of_change, _ = CODECS[change], CODECS[whole]
+            return CodecSpec(name, name, of_change.bits, "shared.codec.changed:Changed", lossy=True, varies=True)
         return CODECS[name] if name in CODECS else _BY_SAMPLE[name]
     except KeyError:
         raise ConfigError(f"codec {name!r} does not exist; there are {', '.join(CODECS)}") from None

@@ -102,7 +102,7 @@ class BlockForm(Form):
             may_be_whole=self._are_weights,
         )
 
-    def encode(self, load: Load) -> EncodedSlots:
+    def encode(self, load: Load, numbers: Tensor | None = None) -> EncodedSlots:  # noqa: ARG002 - a block has no samples
         """See `Form.encode`."""
         if isinstance(load, CodedWeights):
             whole = self._whole_entries(load.weights, load.differences.keys())

@@ -109,12 +109,16 @@ class Channel:
         """Encode a parcel, unless a call has that nobody waits for any more, because its stream was lost."""
         if parcel.encoded is not None:
             return
-        encoded = self.form.encode(parcel.load)
-        if self._feedback is not None:
-            received = self.form.decode(encoded)
+        form = self.form
+        encoded = form.encode(parcel.load, parcel.numbers)
+        if self._feedback is not None or form.keep is not None:
+            received = form.decode(encoded)
             assert isinstance(received, tuple)
             assert isinstance(parcel.load, tuple)
-            self._feedback.note(parcel.step, self.crossing, received, parcel.load, parcel.scale)
+            if self._feedback is not None:
+                self._feedback.note(parcel.step, self.crossing, received, parcel.load, parcel.scale)
+            if form.keep is not None:
+                form.keep(encoded, received)
         parcel.encoded, parcel.load = encoded, ()
 
     # What comes.
@@ -184,6 +188,9 @@ class Channel:
     def end(self, parcel: Parcel, load: Load) -> None:
         """Count the step of a parcel as whole: its load has come for good."""
         del self.parcels[parcel.step]
+        if self.form.keep is not None:
+            assert parcel.encoded is not None, "it is whole"
+            self.form.keep(parcel.encoded, load)
         parcel.load, parcel.encoded = load, None
         self.next_step = parcel.step + 1
         if self._feedback is not None:

@@ -9,20 +9,24 @@ from shared.checkpoint import CheckpointName, CheckpointStore
 from shared.errors import StorageError
 from shared.training import state_file
 from shared.training.block_state import BlockTensors
-from shared.training.held_state import states_in
+from shared.training.held_state import KEPT, states_in
 
 
 def load_states(store: CheckpointStore, name: CheckpointName, blocks: Collection[int]) -> dict[int, BlockTensors]:
-    """The states of these blocks, and it may be of others. Blocks. Raises StorageError where one is missing or damaged."""
+    """The states of these blocks, and it may be of others. Blocks. Raises StorageError where one is missing or damaged.
+
+    blocks: with `KEPT`, the features that this worker's own part has, too, if it has any.
+    """
+    needed = set(blocks) - {KEPT}
     replicas = {
         block: _tensors_in(store.load_replica(name, block).data)
         for block in store.replicas().get(name, [])
         if block in blocks
     }
-    if replicas.keys() >= set(blocks):
+    if replicas.keys() >= needed and (KEPT not in blocks or name not in store.names()):
         return replicas
     states = states_in(store.load(name).data) | replicas
-    if missing := sorted(set(blocks) - states.keys()):
+    if missing := sorted(needed - states.keys()):
         raise StorageError(f"checkpoint {name}: blocks {missing} are not in it here")
     return states
 

@@ -37,11 +37,11 @@ class Samples(NamedTuple):
     """The part of a batch that is one worker's."""
 
     whole: int
-    """The samples of the whole batch, or with `numbers` those that are here of it."""
+    """The samples of the whole batch, or where features are recalled those that are here of it."""
     inputs: Features
     labels: Features
     numbers: Tensor | None = None
-    """Numbers of all samples of the batch, int32, where features are recalled: those whose feature was sent are not here."""
+    """Numbers of all samples of the batch, int32. Where features are recalled, those whose feature was sent are not here."""
 
 
 class BatchSource(Protocol):

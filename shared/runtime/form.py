@@ -1,7 +1,7 @@
 """The form in which one crossing travels: its codecs, its slots, and the tensor that may come in each."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -42,6 +42,9 @@ class Form(ABC):
         """Steps by which its key is early: weights bear the step that they are for, and there is none before the first."""
         self.tells_length = False
         """True if `length` can tell the length of a batch."""
+        self.keep: Callable[[EncodedSlots, Load], None] | None = None
+        """Keeps what the receiver has from here on: a load that `decode` has returned, sent or here for good. Called in the
+        order of steps; None where nothing is kept."""
         named = {name: codec_by_name(name) for name in ("raw", *codecs.values())}
         self._codec_of = {slot: named[name] for slot, name in codecs.items()}
         self.is_lossless = not any(codec_spec(name).lossy for name in codecs.values())
@@ -61,8 +64,8 @@ class Form(ABC):
     def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
         """Describe the tensor that must come for one slot. samples: of the whole batch."""
 
-    def encode(self, load: Load) -> EncodedSlots:
-        """Return the tensors of a load by slot. Computes.
+    def encode(self, load: Load, numbers: Tensor | None = None) -> EncodedSlots:  # noqa: ARG002 - for changes of samples
+        """Return the tensors of a load by slot. numbers: of the samples of the batch, int32 [B]. Computes.
 
         To be called once for a gradient of weights: what its codec takes from it goes with the next one.
         """

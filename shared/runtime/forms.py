@@ -19,11 +19,13 @@ from shared.execution.step_in_flight import EncodedSlots, Load
 from shared.model.chain import Chain
 from shared.model.spec import TensorSpec
 from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route
-from shared.registry import by_sample
+from shared.registry import SINCE, by_sample
 from shared.runtime.announcements import ExpectedTensor
 from shared.runtime.block_form import BlockEntry, BlockForm, entries_of
+from shared.runtime.changed_slots import ChangedSlots
 from shared.runtime.form import Form, decoded_slots
 from shared.training.clipping import check_coefficient, check_norms, count_of
+from shared.training.kept_features import KeptFeatures
 from shared.training.loss_scale import check_scale
 from shared.training.recipe import Recipe
 
@@ -47,10 +49,13 @@ class FeatureForm(Form):
         types: CrossingTypes,
         *,
         recalls: bool = False,
+        changes: ChangedSlots | None = None,
     ) -> None:
-        """recalls: True where the feature of samples that are kept is left out."""
+        """recalls: True where the feature of samples that are kept is left out. changes: of the slots of which they cross."""
         super().__init__(crossing, placement, codecs)
         self._recalls = recalls
+        self._changes = changes
+        self.keep = None if changes is None else self._keep
         self._chain = chain
         self._specs = types.specs(crossing.index)
         self._is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
@@ -69,13 +74,37 @@ class FeatureForm(Form):
             self.key(step, slot), self.version, self.codecs[slot], tensor, may_be_absent=self._is_gradient
         )
 
+    def encode(self, load: Load, numbers: Tensor | None = None) -> EncodedSlots:
+        """See `Form.encode`."""
+        if (changes := self._changes) is None:
+            return super().encode(load)
+        assert isinstance(load, tuple), "a feature is a tensor a slot"
+        assert numbers is not None, "samples have numbers where they enter"
+        encoded: EncodedSlots = {}
+        for slot, codec in self._codec_of.items():
+            tensor = load[slot]
+            assert tensor is not None, "a feature is there as a whole"
+            coded = slot in changes.slots
+            encoded[slot] = changes.encode(slot, tensor.cpu(), numbers) if coded else codec.encode(tensor.cpu())
+        return encoded
+
     def decode(self, encoded: EncodedSlots) -> Load:
         """See `Form.decode`."""
         load: list[Tensor | None] = [None] * len(self._specs)
         for slot, each in encoded.items():
             if each is not None:
-                load[slot] = codec_by_name(each.codec).decode(each)
+                changes = self._changes if self._changes is not None and slot in self._changes.slots else None
+                load[slot] = codec_by_name(each.codec).decode(each) if changes is None else changes.decode(slot, each)
         return tuple(load)
+
+    def _keep(self, encoded: EncodedSlots, load: Load) -> None:
+        assert self._changes is not None, "it keeps nothing"
+        assert isinstance(load, tuple), "a feature is a tensor a slot"
+        for slot in self._changes.slots:
+            each, received = encoded[slot], load[slot]
+            assert each is not None, "a feature is there as a whole"
+            assert received is not None, "a feature is there as a whole"
+            self._changes.keep(slot, each, received)
 
     def length(self, slot: int, shape: Sequence[int]) -> int | None:
         """See `Form.length`."""
@@ -189,17 +218,20 @@ class Forms:
         *,
         merged: bool = False,
         recalls: bool = False,
+        kept: KeptFeatures | None = None,
     ) -> None:
         """check_labels: see `LabelForm`. recipe: in some precisions the loss is scaled, so that gradients may overflow.
 
         residuals: the losses of codecs on the gradients of weights that this worker has sent. merged: True where a group
-        updates, so that slices of blocks cross. recalls: see `StepPlan.recalls`.
+        updates, so that slices of blocks cross. recalls: see `StepPlan.recalls`. kept: the features of samples, where what
+        changes of them crosses; see `StepPlan.sends_changes`.
         """
         self.placement = placement
         self._chain = chain
         self._check_labels = check_labels
         self._recipe = recipe
         self._recalls = recalls
+        self._kept = kept
         self._residuals = residuals or Residuals()
         self._types = CrossingTypes(chain, recipe, placement)
         self._slices = Slices(chain, recipe, merged=merged)
@@ -212,13 +244,26 @@ class Forms:
         match crossing.cargo:
             case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
                 coded, codec = chain.coded_slots(crossing.index), by_sample(codec) if self._recalls else codec
+                changes = self._changes(crossing, codec) if crossing.cargo is Cargo.FEATURE else None
                 codecs = {slot: codec if coded[slot] else "raw" for slot in crossing.slots}
-                return FeatureForm(crossing, placement, codecs, chain, self._types, recalls=self._recalls)
+                if changes is not None:
+                    codecs |= dict.fromkeys(changes.slots, changes.codec)
+                recalls = self._recalls
+                return FeatureForm(crossing, placement, codecs, chain, self._types, recalls=recalls, changes=changes)
             case Cargo.LABEL:
                 return LabelForm(crossing, placement, self._check_labels, recalls=self._recalls)
             case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
                 return BlockForm(crossing, placement, self._entries_of(crossing), codec, self._residuals)
         return NumbersForm(crossing, placement, chain, self._recipe)
+
+    def _changes(self, crossing: Crossing, codec: str) -> ChangedSlots | None:
+        """Return the changes that cross of a feature; None where it crosses whole. codec: of what crosses whole."""
+        if self._kept is None or (how := self._recipe.changes) is None:
+            return None
+        specs, coded = self._types.specs(crossing.index), self._chain.coded_slots(crossing.index)
+        slots = {slot: specs[slot] for slot in crossing.slots if coded[slot]}
+        name = f"feature {crossing.index} from {crossing.sender} to {crossing.receiver}"
+        return ChangedSlots(name, slots, f"{codec}{SINCE}{how.codec}", how.above, self._kept)
 
     def _entries_of(self, crossing: Crossing) -> dict[int, BlockEntry]:
         """Return the entries of a slice by slot: those of a block are numbered through."""

@@ -44,6 +44,8 @@ class PlacedWorker:
         self._setup = setup
         self._plan = plan
         self._residuals = Residuals()
+        if setup.held.kept is not None:
+            setup.held.kept.put_back({})  # another worker of the session may be new
         self.executor = self._made(plan.training, setup.emit, first_step)
         """The steps of training."""
 
@@ -109,6 +111,7 @@ class PlacedWorker:
             self._residuals,
             merged=plan.model.merged,
             recalls=plan.recalls,
+            kept=held.kept if plan.sends_changes else None,
         )
         step_log = setup.step_log if plan.training else None
         window = Window(plan, setup.worker, first_step, life)

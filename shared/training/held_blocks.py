@@ -17,6 +17,7 @@ from shared.registry import Precision
 from shared.training import block_state
 from shared.training.block_failures import block_failure
 from shared.training.clipping import SKIP, BlockNorms, Clipping
+from shared.training.kept_features import KeptFeatures
 from shared.training.loss_scale import LossScale
 from shared.training.optimizers import Grouping, build_optimizer
 from shared.training.prediction import predict
@@ -53,6 +54,8 @@ class HeldBlocks:
         """Clipping of all blocks by one norm, or the skipping of all by one overflow; None where each block is for itself."""
         self.loss_scale = LossScale() if is_scaled else None
         """Scale of the loss, at the worker that tells it to the others; None in a precision that needs none."""
+        self.kept = None if recipe.changes is None else KeptFeatures(recipe.changes.samples)
+        """Features of samples, where only what has changed of them crosses."""
         self._grouping = Grouping(recipe.optimizer)
         self._range_updates = RangeUpdates(recipe, self._grouping)
         self._optimizer: torch.optim.Optimizer | None = None

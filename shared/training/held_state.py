@@ -16,6 +16,9 @@ from shared.training import block_state
 from shared.training.block_state import BlockTensors
 from shared.training.held_blocks import HeldBlocks
 
+KEPT = -1
+"""Number under which a part of a checkpoint has the features that are kept (`HeldBlocks.kept`): no block has it."""
+
 
 def copy_state(held: HeldBlocks) -> dict[str, Tensor]:
     """A copy, in this machine's memory, of all that training changes, by `BLOCK/` and the names of `block_state.collect`.
@@ -23,7 +26,8 @@ def copy_state(held: HeldBlocks) -> dict[str, Tensor]:
     Raises ModelError where training has changed what it must not: see `HeldBlocks.check_frozen`.
     """
     held.check_frozen()
-    return {
+    kept = {} if held.kept is None else held.kept.state()
+    return {f"{KEPT}/{name}": tensor for name, tensor in kept.items()} | {
         f"{block.index}/{name}": tensor.to("cpu", copy=True)
         for block in held.blocks
         if not block_state.is_static(block)
@@ -49,7 +53,7 @@ def changing_blocks(chain: Chain) -> list[int]:
 
 
 def put_back(held: HeldBlocks, indices: Iterable[int], states: Mapping[int, BlockTensors]) -> None:
-    """Hold these blocks from now on, in the states that a checkpoint has of them.
+    """Hold these blocks from now on, in the states that a checkpoint has of them, and the features that it has under `KEPT`.
 
     Raises StorageError when one is missing, ProtocolError when a tensor does not fit.
     """
@@ -58,3 +62,5 @@ def put_back(held: HeldBlocks, indices: Iterable[int], states: Mapping[int, Bloc
     if missing := sorted(needed - states.keys()):
         raise StorageError(f"the checkpoint here has blocks {sorted(states)}; blocks {missing} are missing")
     held.hold(indices, {index: states[index] for index in needed})
+    if held.kept is not None:
+        held.kept.put_back(states.get(KEPT, {}))

@@ -9,10 +9,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from shared.bounds import MOST_LABEL_TENSORS, MOST_RECALLED_SAMPLES, MOST_SAMPLES_AHEAD
-from shared.config import Section
+from shared.config import OneOf, Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import FrozenMode, Learning
-from shared.registry import OptimizerConfig, Precision, Precisions
+from shared.registry import OptimizerConfig, Precision, Precisions, codec_names
 from shared.registry.corrections import StalenessCorrection, check_correction
 
 _SCHEDULE_KEYS = {
@@ -51,6 +51,17 @@ class ScheduleConfig(Section):
         return self
 
 
+class Changes(Section):
+    """The way in which what has changed of the features of samples is sent."""
+
+    samples: Annotated[int, Field(gt=0, le=MOST_RECALLED_SAMPLES)]
+    """Samples of the data set: both ends keep the feature of each."""
+    codec: Annotated[str, OneOf(codec_names())]
+    """Codec of the changes of a sample's feature since it was sent last."""
+    above: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Part of a feature, by its Euclidean norm, that its change has to exceed, or nothing is sent of the sample."""
+
+
 class Recipe(Section):
     """All that decides an update besides the weights and the batch."""
 
@@ -87,6 +98,8 @@ class Recipe(Section):
     0."""
     recalled_label_bytes: NonNegativeInt = 0
     """Bytes of the labels of one of them, as the loss takes them."""
+    changes: Changes | None = None
+    """Way of sending changes of a sample's feature after its first time; None where features are sent whole."""
     steps_per_epoch: PositiveInt
     """Turns a step into an epoch."""
     total_steps: PositiveInt

@@ -38,6 +38,7 @@ from shared.placement import (
 )
 from shared.runtime.block_form import SHARED
 from shared.runtime.forms import Forms
+from shared.training.kept_features import KeptFeatures
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -107,7 +108,9 @@ class PlacementJudge:
         if plan.training.recalls:
             feature, recipe = self._recalled(plan.training), self.recipe
             each_bytes = record_bytes(*feature, recipe.recalled_label_bytes)
-            self.limits.check_recalled(recipe.recalled_samples, each_bytes)
+            self.limits.check_recalled("recall", recipe.recalled_samples, each_bytes)
+        elif (changes := self.recipe.changes) is not None:
+            self.limits.check_recalled("changes", changes.samples, record_bytes(*self._recalled(plan.training), 0))
         uses = Uses(self._batches(plan.training), self._batches(plan.evaluation))
         self.memory.permit(placement.staleness, placement.codecs.values(), uses)
         return ActivePlacement(plan, deployment_at(self.worker, plan), uses)
@@ -133,6 +136,7 @@ class PlacementJudge:
             self.recipe,
             merged=self.merged,
             recalls=plan.recalls,
+            kept=KeptFeatures(0) if plan.sends_changes else None,
         )
         mine = [one for one in plan.crossings if self.worker in (one.sender, one.receiver)]
         each = sum(forms.of(one).worst_bytes(kept=one.receiver in plan.stateless) for one in mine)
@@ -144,6 +148,9 @@ class PlacementJudge:
         before = plan.samples_ahead * sum(forms.of(one).worst_bytes(kept=False) for one in ahead)
         repeated = (one for one in mine if one.cargo is Cargo.WEIGHTS and one.receiver in plan.stateless)
         before += plan.runs_ahead * sum(forms.of(one).worst_bytes(kept=False) for one in repeated)
+        if plan.sends_changes and (changes := self.recipe.changes) is not None:
+            # Where steps are computed, and once more in a checkpoint.
+            before += 2 * changes.samples * record_bytes(*self._recalled(plan), 0)
         labels = plan.samples_ahead if any(one.cargo is Cargo.LABEL for one in ahead) else 0
         return Batches(in_flight, each, labels, before)
 

@@ -15,6 +15,7 @@ from tests.support.experiments import flags
 from tests.support.forked import Forked, program
 from tests.support.placement_kinds import PEERS_ALLOWED, flags_of
 from tests.support.plain import assert_same_bits, plain_state
+from tests.support.plain_changed import plain_changed
 from tests.support.plain_recalled import plain_recalled
 from tests.support.running import ALLOWED, StandardError, edge_config, held_port, run_agent
 
@@ -31,6 +32,7 @@ RECALLED = [
     "deployment.recall=true",
     'deployment.codec="uniform8"',
 ]
+CHANGED = ['deployment.changes="topk1"', 'deployment.codec="uniform8"', "deployment.changes_above=0.02"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -188,6 +190,23 @@ def test_features_that_are_recalled_are_sent_anew_after_a_death(pair, killed):
     assert step >= 60
     assert trainer.until("features are kept from this step on", at_least=1)["step"] == step
     finished(pair, agent, plain_recalled(edge_config(*CHOSEN, *RECALLED), {0: 2, step: 2}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["agent", "trainer"])
+def test_features_of_which_changes_are_sent_come_back_with_a_checkpoint(pair, killed):
+    trainer = pair.trainer()
+    agent = pair.agent(*CHANGED)
+    agent.until("checkpoint at every worker", at_least=60)  # in the second epoch, in which changes cross
+    if killed == "agent":
+        agent.end()
+        agent = pair.agent(*CHANGED)
+    else:
+        trainer.end()
+        agent.until("trainer away; trying again")
+        pair.trainer()
+    assert agent.until("went back to a checkpoint")["step"] >= 60
+    finished(pair, agent, plain_changed(edge_config(*CHOSEN, *CHANGED), {0: 2}))
 
 
 @pytest.mark.slow

@@ -28,7 +28,10 @@ class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType],
     ROLE_UNSPECIFIED: _Role.ValueType  # 0
     """Never sent."""
     ROLE_FEATURE: _Role.ValueType  # 1
-    """What a block hands to the next, on another worker."""
+    """What a block hands to the next, on another worker. By a codec named A-since-B it begins with the numbers of the samples, int32, and
+    a byte for each: 2 where its whole feature follows by codec A, 1 where the change of the last one does by codec B, 0 where
+    nothing does. The whole ones follow in the order of the batch, and then the changes.
+    """
     ROLE_LABEL: _Role.ValueType  # 2
     """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits. Where features are
     recalled, the slot behind the labels has the numbers of all samples of the batch, int32; features and labels are those of the samples
@@ -69,7 +72,10 @@ class Role(_Role, metaclass=_RoleEnumTypeWrapper):
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 """Never sent."""
 ROLE_FEATURE: Role.ValueType  # 1
-"""What a block hands to the next, on another worker."""
+"""What a block hands to the next, on another worker. By a codec named A-since-B it begins with the numbers of the samples, int32, and
+a byte for each: 2 where its whole feature follows by codec A, 1 where the change of the last one does by codec B, 0 where
+nothing does. The whole ones follow in the order of the batch, and then the changes.
+"""
 ROLE_LABEL: Role.ValueType  # 2
 """What the loss compares the output with. Integers travel in any width that holds them; the loss gets 64 bits. Where features are
 recalled, the slot behind the labels has the numbers of all samples of the batch, int32; features and labels are those of the samples
@@ -178,7 +184,7 @@ class TensorHeader(_message.Message):
     dtype: Global___DataType.ValueType
     """The element type before the encoding."""
     encoded_bytes: _builtins.int
-    """Length of the encoded bytes, over all chunks."""
+    """Length of the encoded bytes, over all chunks: what the codec makes of the shape, or where it is named A-since-B, no more."""
     is_absent: _builtins.bool
     """There is none: no gradient has reached this tensor, as behind a `detach`. Of an error gradient alone; then no other field is set."""
     @_builtins.property

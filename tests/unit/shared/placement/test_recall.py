@@ -79,9 +79,21 @@ def stacked(*bounds: tuple[str, int, int]) -> Placement:
     ],
 )
 def test_anything_but_one_cut_is_refused(placement):
-    check(placement, replace(MODEL, recalls=False), ANYWHERE)
-    with pytest.raises(ConfigError, match="takes one cut"):
-        check(placement, MODEL, ANYWHERE)
+    none = replace(MODEL, recalls=False)
+    check(placement, none, ANYWHERE)
+    for model, key in ((MODEL, "recall"), (replace(none, sends_changes=True), "changes")):
+        with pytest.raises(ConfigError, match=rf"\(deployment\.{key}\), which takes one cut"):
+            check(placement, model, ANYWHERE)
+
+
+def test_a_worker_that_keeps_features_has_a_state():
+    model = replace(MODEL, blocks=(LEARNING, LEARNING, FROZEN, FROZEN, FROZEN), recalls=False)
+    frozen = replace(model, blocks=tuple(replace(one, has_buffers=one.trainable) for one in model.blocks))
+    assert StepPlan(PAIR, frozen).stateless
+    plan = StepPlan(PAIR, replace(frozen, sends_changes=True))
+    assert not plan.stateless
+    assert plan.sends_changes
+    assert not StepPlan(PAIR, replace(frozen, sends_changes=True), training=False).sends_changes
 
 
 @pytest.mark.parametrize(

@@ -175,8 +175,11 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    23: {
+    24: {
         "accumulate_batches": "integer",
+        "changes.above": "number",
+        "changes.codec": "string",
+        "changes.samples": "integer",
         "checkpoint_activations": "boolean",
         "frozen": "array",
         "frozen_mode": "string",
@@ -222,8 +225,9 @@ def keys_of(section: dict[str, Any], sections: dict[str, Any], prefix: str = "")
     """Return the keys of a section's JSON schema, those of nested ones with dots, and their types."""
     found = {}
     for key, schema in section["properties"].items():
-        if "$ref" in schema:
-            found |= keys_of(sections[schema["$ref"].rpartition("/")[2]], sections, f"{prefix}{key}.")
+        refs = [each["$ref"] for each in schema.get("anyOf", [schema]) if "$ref" in each]
+        if refs:
+            found |= keys_of(sections[refs[0].rpartition("/")[2]], sections, f"{prefix}{key}.")
         else:
             found[prefix + key] = " or ".join(each["type"] for each in schema.get("anyOf", [schema]))
     return found

@@ -1,0 +1,131 @@
+"""Features of which only what has changed is sent: training is that of a loop that keeps each sample's last feature itself."""
+
+import pytest
+
+from benchmarks.net.relay import Fault, Relay
+from edge_agent import run_training
+from edge_agent.data import digits
+from edge_agent.training.events import Placed
+from shared.errors import ConfigError, ExitCode, RefusedError
+from tests.support.plain import assert_same_bits
+from tests.support.plain_changed import plain_changed
+from tests.support.running import Listening, cut_at, edge_config, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+EPOCHS, WIDTH, CUT = 3, 16, 2
+FLAGS = [
+    f"model.kwargs={{width={WIDTH}, blocks=2, dropout=0.2}}",
+    'model.frozen=["stem"]',
+    'model.frozen_mode="eval"',
+    'training.optimizer={name="adamw", learning_rate=0.003}',
+    f"training.epochs={EPOCHS}",
+    f"deployment.cut={CUT}",
+    'deployment.codec="uniform8"',
+    "data.drop_last=false",
+]
+CHANGES = 'deployment.changes="topk1"'
+SAMPLES, FEATURE_BYTES = len(digits("train")), WIDTH * 8 * 8 * 4
+
+
+def keeping(tmp_path):
+    return f"checkpoints.location={tmp_path}"
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize(
+    "more",
+    [
+        [CHANGES],
+        [CHANGES, "deployment.changes_above=0.2"],
+        ['deployment.changes="uniform4"', 'deployment.codec="fp16"', 'deployment.feedback="off"'],
+        [CHANGES, 'deployment.downlink_codec="uniform8"', "training.accumulate_batches=2"],
+        [CHANGES, "data.drop_last=true", "data.batch_size=100"],
+    ],
+)
+async def test_weights_are_those_of_a_loop_that_keeps_features(more):
+    async with running_trainer() as server:
+        config = edge_config(*FLAGS, *more, f"trainer.address={server.address}")
+        result = await run_training(config)
+    assert_same_bits(plain_changed(config, {0: CUT}), result.module.state_dict())
+
+
+async def test_a_change_takes_few_bytes_and_a_sample_that_rests_next_to_none():
+    sent = []
+    async with running_trainer() as server:
+        for more in ([], [CHANGES], [CHANGES, "deployment.changes_above=0.99"]):
+            flags = [*FLAGS, *more, "training.evaluate_every_epochs=0", f"trainer.address={server.address}"]
+            sent.append((await run_training(edge_config(*flags))).summary.bytes_up / EPOCHS)
+    whole, later = sent[0], (EPOCHS - 1) / EPOCHS
+    assert sent[1] < whole / EPOCHS + later * 0.16 * whole
+    assert sent[2] < whole / EPOCHS + later * 20 * SAMPLES
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP, Fault.CORRUPT])
+async def test_a_lost_link_changes_nothing(fault):
+    async with running_trainer() as server:
+        host, _, port = server.address.partition(":")
+        async with Relay(host, int(port)) as relay:
+
+            def progressed(statistics):
+                if statistics.steps in (20, 60):
+                    if fault is Fault.CORRUPT:
+                        relay.uplink.corrupt_next(200)
+                    else:
+                        relay.inject(fault)
+
+            config = edge_config(*FLAGS, CHANGES, f"trainer.address={relay.address}", "link.stall_seconds=1")
+            result = await run_training(config, Listening(progressed))
+    assert_same_bits(plain_changed(config, {0: CUT}), result.module.state_dict())
+
+
+async def test_a_moved_cut_begins_anew():
+    cuts, deployers, done = {0: CUT}, [], [0]
+
+    def progressed(statistics):
+        done.append(statistics.steps)
+        if statistics.steps == 60 and deployers:
+            cut_at(deployers.pop(), 1)
+
+    def placed(event):
+        cuts[done[-1]] = event.deployment.edge_blocks
+
+    async with running_trainer() as server:
+        config = edge_config(*FLAGS, CHANGES, f"trainer.address={server.address}")
+        result = await run_training(config, Listening(progressed, deployers.append, {Placed: placed}))
+    assert [*cuts.values()] == [CUT, 1]
+    assert_same_bits(plain_changed(config, cuts), result.module.state_dict())
+
+
+async def test_features_for_which_there_is_no_room_are_refused():
+    needed = SAMPLES * FEATURE_BYTES
+    async with running_trainer(f"server.max_recalled_bytes={needed}") as server:
+        await run_training(edge_config(*FLAGS, CHANGES, "training.max_steps=2", f"trainer.address={server.address}"))
+    async with running_trainer(f"server.max_recalled_bytes={needed - 1}") as server:
+        with pytest.raises(
+            RefusedError, match=rf"keep {needed} bytes .* \(deployment.changes\).* gives {needed - 1} to one"
+        ):
+            await run_training(edge_config(*FLAGS, CHANGES, f"trainer.address={server.address}"))
+    async with running_trainer("server.max_session_bytes=10000000") as server:
+        await run_training(edge_config(*FLAGS, "training.max_steps=2", f"trainer.address={server.address}"))
+        with pytest.raises(RefusedError, match=r"to one .server\.max_session_bytes"):
+            await run_training(edge_config(*FLAGS, CHANGES, f"trainer.address={server.address}"))
+    assert RefusedError.exit_code is ExitCode.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["deployment.recall=true"], "recall is true and changes is set"),
+        (["deployment.cut=4"], "takes one cut"),
+        (['output.directory="results"', "output.record=true"], "output.record is true"),
+        (["checkpoints.replicas=1"], "checkpoints.replicas is set"),
+        (['group.name="line"'], "a group's trainers keep no features"),
+    ],
+)
+async def test_what_cannot_be_is_refused_before_anything_is_contacted(more, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        await run_training(edge_config(*FLAGS, CHANGES, *more, "trainer.address=127.0.0.1:9"))
+    with pytest.raises(ConfigError, match=r"changes_above is 0\.1 and changes is left out"):
+        edge_config("deployment.changes_above=0.1")
+    assert ConfigError.exit_code is ExitCode.CONFIG
