@@ -61,6 +61,7 @@ async def test_a_change_takes_few_bytes_and_a_sample_that_rests_next_to_none():
     assert sent[2] < whole / EPOCHS + later * 20 * SAMPLES
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("fault", [Fault.DROP, Fault.CORRUPT])
 async def test_a_lost_link_changes_nothing(fault):
     async with running_trainer() as server:
@@ -79,6 +80,7 @@ async def test_a_lost_link_changes_nothing(fault):
     assert_same_bits(plain_changed(config, {0: CUT}), result.module.state_dict())
 
 
+@pytest.mark.slow
 async def test_a_moved_cut_begins_anew():
     cuts, deployers, done = {0: CUT}, [], [0]
 

@@ -143,7 +143,7 @@ async def test_a_record_that_could_not_be_written_is_written_with_the_first_atta
 
 
 async def test_checkpoints_of_one_subject_take_no_more_than_they_may(tmp_path):
-    store = SessionStore(LocalFiles(tmp_path), 3, Quota(100, 10_000))
+    store = SessionStore(LocalFiles(tmp_path), 3, Quota(100, 12_000))
     other = "f" * 32
     try:
         await store.keep_record(SESSION_ID, RECORD)
@@ -245,7 +245,7 @@ async def test_checkpoints_that_are_written_at_one_time_take_no_more_than_a_subj
 
 
 async def test_the_checkpoint_that_is_replaced_counts_as_free_room(tmp_path):
-    store = SessionStore(LocalFiles(tmp_path), 1, Quota(100, 10_000))
+    store = SessionStore(LocalFiles(tmp_path), 1, Quota(100, 12_000))
     state = {"0/weight": torch.zeros(1000)}
     try:
         await store.keep_record(SESSION_ID, RECORD)
