@@ -306,10 +306,11 @@ def _lines() -> Iterator[str]:
 
 
 def _answers(row: TableRow) -> str:
-    """Return the answer of a row, or those of its phases where they differ."""
+    """Return the answer of a row; where phases have different ones, that of most phases comes last, without their names."""
     phases: dict[str, list[str]] = {}
     for phase in Phase:
         phases.setdefault(row.action(phase).value, []).append(phase.value)
-    if len(phases) == 1:
-        return next(iter(phases))
-    return "; ".join(f"{', '.join(named)}: {answer}" for answer, named in phases.items())
+    *fewer, most = sorted(phases, key=lambda answer: len(phases[answer]))
+    return "; ".join(
+        [*(f"{', '.join(phases[answer])}: {answer}" for answer in fewer), f"else {most}" if fewer else most]
+    )

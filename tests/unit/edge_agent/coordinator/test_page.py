@@ -39,15 +39,19 @@ def table():
 
 
 def answers_on_page():
-    """The answers that the page names, by the event and the phase: those of a row for all, unless it names phases."""
+    """The answers that the page names, by event and phase: the last one of a row is for all phases that it does not name."""
     named, event = defaultdict(set), ""
     _, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in table().splitlines())
     for first, _, answers in rows:
-        event = first or event
-        for part in answers.split("; "):
-            phases, _, answer = part.rpartition(": ")
-            for phase in phases.split(", ") if phases else [phase.value for phase in Phase]:
+        event, left = first or event, {phase.value for phase in Phase}
+        *some, last = answers.split("; ")
+        for part in some:
+            phases, _, answer = part.partition(": ")
+            for phase in phases.split(", "):
+                left.remove(phase)
                 named[event, phase].add(answer)
+        for phase in left:
+            named[event, phase].add(last.removeprefix("else ") if some else last)
     return named
 
 
