@@ -179,7 +179,7 @@ FIGURES = {
     ),
     "table4": Figure(
         "Final accuracy, or loss",
-        "within 1 point, but for BI-LSTM's 1.46",
+        "at most 0.1 points below with feedback, but for BI-LSTM's 0.79; 1.11 times the generator's loss",
         tuple(_TABLE_4),
         _table_4,
     ),

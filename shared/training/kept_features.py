@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 
 
@@ -63,13 +63,18 @@ class KeptFeatures:
         return copied
 
     def put_back(self, state: Mapping[str, Tensor]) -> None:
-        """Keep what `state` has copied, and nothing else."""
-        self._crossing, self._values, self._is_kept = "", {}, {}
-        for entry, features in state.items():
-            self._crossing, slot, what = entry.rsplit("/", 2)
-            if what == "features":
-                numbers = state[f"{self._crossing}/{slot}/numbers"]
-                values = torch.empty((self._samples, *features.shape[1:]), dtype=features.dtype)
-                is_kept = torch.zeros(self._samples, dtype=torch.bool)
-                self._values[int(slot)] = values.index_copy_(0, numbers, features)
-                self._is_kept[int(slot)] = is_kept.index_fill_(0, numbers, True)
+        """Keep what `state` has copied, and nothing else. Raises StorageError for tensors that it would not have copied."""
+        crossing, values, is_kept = "", {}, {}
+        try:
+            for entry, features in state.items():
+                crossing, slot, what = entry.rsplit("/", 2)
+                if what == "features":
+                    numbers = state[f"{crossing}/{slot}/numbers"]
+                    rows = torch.empty((self._samples, *features.shape[1:]), dtype=features.dtype)
+                    values[int(slot)] = rows.index_copy_(0, numbers, features)
+                    is_kept[int(slot)] = torch.zeros(self._samples, dtype=torch.bool).index_fill_(0, numbers, True)
+        except (KeyError, ValueError, IndexError, RuntimeError) as cause:
+            raise StorageError(
+                f"the features in a checkpoint are not those of a data set of {self._samples} samples: {cause}"
+            ) from cause
+        self._crossing, self._values, self._is_kept = crossing, values, is_kept

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shared.errors import ProtocolError
+from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 from shared.training.kept_features import KeptFeatures
 from shared.training.state_file import deserialize, serialize
@@ -63,3 +63,20 @@ def test_a_state_brings_back_what_was_kept_and_only_that():
     kept.put_back({})
     kept.begin("feature 2 from edge to a/b", SPECS)
     assert not kept.rows(0, torch.arange(6))[1].any()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"one/0/numbers": numbers(1, 6)},
+        {"one/0/numbers": numbers(1)},
+        {"one/first/features": torch.ones(2, 3)},
+        {"features": torch.ones(2, 3)},
+    ],
+)
+def test_a_state_of_other_samples_is_refused_and_what_was_kept_stays(damage):
+    kept = begun()
+    kept.keep(0, numbers(1, 3), torch.ones(2, 3))
+    with pytest.raises(StorageError, match="of 6 samples"):
+        kept.put_back(kept.state() | damage)
+    assert kept.rows(0, torch.arange(6))[1].nonzero().view(-1).tolist() == [1, 3]
