@@ -253,6 +253,7 @@ class RunObserver:
 
     def _note_evaluation(self, event: Evaluated) -> None:
         self._statistics.accuracy, self._statistics.test_loss = event.accuracy, event.loss
+        self._statistics.metrics = event.metrics
         self._emit(Progressed(self._statistics))
 
     def _note_checkpoint(self, event: CheckpointShared) -> None:

@@ -1,7 +1,7 @@
 """Evaluation of a run's model on the test set, as placed: every worker computes its blocks forward."""
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AsyncExitStack, closing
 from typing import NamedTuple
 
@@ -34,6 +34,8 @@ class Evaluation(NamedTuple):
     """Mean over all samples."""
     accuracy: float | None
     """Share of correct samples; None if the loss is not of classes."""
+    metrics: Mapping[str, float]
+    """Values of `training.metrics`, by their names."""
 
 
 def evaluated_whole(chain: Chain, recipe: Recipe, batches: Generator[Batch]) -> Evaluation:
@@ -51,7 +53,7 @@ def evaluated_whole(chain: Chain, recipe: Recipe, batches: Generator[Batch]) -> 
             loss += found.loss * found.samples
             has_classes = has_classes and found.correct is not None
             correct += found.correct or 0
-    return Evaluation(loss / samples, correct / samples if has_classes else None)
+    return Evaluation(loss / samples, correct / samples if has_classes else None, {})
 
 
 class Evaluator:
@@ -130,4 +132,4 @@ class _Totals:
         if not self._samples:
             raise ProtocolError("the evaluation has judged no sample")
         accuracy = self._correct / self._samples if self._has_classes else None
-        return Evaluation(self._loss / self._samples, accuracy)
+        return Evaluation(self._loss / self._samples, accuracy, {})

@@ -133,6 +133,8 @@ class Evaluated(Event):
     accuracy: float | None
     """Share of correct samples; None if the loss is not of classes."""
     loss: float
+    metrics: Mapping[str, float]
+    """Values of `training.metrics`, by their names."""
 
 
 @dataclass(frozen=True, slots=True)

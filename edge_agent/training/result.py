@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -40,10 +40,10 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a run. accuracy and test_loss are those of the last evaluation, None if there was none.
+    """The figures of a run. accuracy, test_loss and metrics are those of the last evaluation, None or empty if there was none.
 
-    saved_accuracy, saved_test_loss: those of the module as it is saved, where features crossed by a codec that loses something;
-    None where the others are of it already.
+    saved_accuracy, saved_test_loss, saved_metrics: those of the module as it is saved, where features crossed by a codec that
+    loses something; None where the others are of it already.
     diverged_at_step: the step whose loss was no finite number, if that ended the run. `steps` is then the step of the weights.
     """
 
@@ -61,6 +61,8 @@ class Summary:
     diverged_at_step: int | None = None
     saved_accuracy: float | None = None
     saved_test_loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    saved_metrics: Mapping[str, float] | None = None
     settings: dict[str, JsonValue] | None = None
     """See `settings_of_result`. None in a result that an earlier version has kept."""
 
@@ -96,6 +98,7 @@ class Summary:
                 for block in chain.blocks
             ],
             diverged_at_step=diverged_at_step,
+            metrics=dict(statistics.metrics),
             settings=settings,
         )
 

@@ -70,7 +70,7 @@ class WorkerFigures:
 
 _SPENT = ("bytes_up", "bytes_down")
 """Totals that only rise: the cost of a step counts each time that it is done."""
-_REACHED = ("samples", "loss", "accuracy", "test_loss")
+_REACHED = ("samples", "loss", "accuracy", "test_loss", "metrics")
 """Totals that belong to a step, and go back with it."""
 
 
@@ -105,6 +105,8 @@ class Statistics:
     """Scale of the loss, and the updates that were skipped because gradients overflowed; None where losses are not scaled."""
     accuracy: float | None = None
     test_loss: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Values of `training.metrics` at the last evaluation, by their names; empty before the first."""
     staleness: int = 0
     """Staleness of the gradient that was applied last."""
     bytes_up: int = 0

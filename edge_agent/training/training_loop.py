@@ -274,10 +274,11 @@ class TrainingLoop:
             return
         with self._activity.during(Activity.EVALUATING):
             found = await self._evaluator.evaluate(self._worker, experiment.evaluation)
-        self._emit(Evaluated(found.accuracy, found.loss))
+        self._emit(Evaluated(found.accuracy, found.loss, found.metrics))
+        shown = {"metrics": dict(found.metrics)} if found.metrics else {}
         # A boundary may be some batches into the next epoch.
         epoch = -(-(step + 1 - experiment.recipe.accumulate_batches) // experiment.loader.steps_per_epoch)
-        _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy)
+        _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy, **shown)
         self._evaluated_step = step
 
     async def _stay_paused(self, linked: Links) -> Action:

@@ -152,7 +152,12 @@ class TrainingRun:
         settings = settings_of_result(self.session.experiment.config)
         summary = Summary.of(self._statistics, chain, placement, diverged_at_step, settings)
         if diverged_at_step is None and (saved := await self._evaluated_as_saved()) is not None:
-            summary = replace(summary, saved_accuracy=saved.accuracy, saved_test_loss=saved.loss)
+            summary = replace(
+                summary,
+                saved_accuracy=saved.accuracy,
+                saved_test_loss=saved.loss,
+                saved_metrics=dict(saved.metrics),
+            )
         return TrainingResult(summary, chain.module)
 
     async def _evaluated_as_saved(self) -> Evaluation | None:
