@@ -161,7 +161,7 @@ class DecisionLoop:
             if figures is None:
                 continue
             mean = self._means.get(name)
-            if mean is None or mean.timing is not figures.compute:
+            if mean is None or mean.seconds is not figures.compute:
                 mean = self._means[name] = MeanSince(figures.compute)
             taken[name] = mean.take()
         return taken

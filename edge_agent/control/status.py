@@ -9,9 +9,10 @@ from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins
 from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
 from edge_agent.training.open_run import OpenRun
-from edge_agent.training.statistics import Statistics, Timing
+from edge_agent.training.statistics import Statistics
 from shared.checkpoint import CheckpointName
 from shared.control.answers import deployment_status, level_now
+from shared.telemetry.step_series import Distribution
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
@@ -121,6 +122,6 @@ def _phases(statistics: Statistics) -> pb.PhaseSeconds:
     )
 
 
-def _shown(timing: Timing) -> float | None:
+def _shown(seconds: Distribution) -> float | None:
     """Six digits: more of a time would be noise."""
-    return None if timing.recent is None else float(f"{timing.recent:.6g}")
+    return None if seconds.recent is None else float(f"{seconds.recent:.6g}")

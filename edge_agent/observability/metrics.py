@@ -12,8 +12,8 @@ from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
 from shared.placement import AGENT
 from shared.registry import codec_bits
-from shared.telemetry.metrics import DIRECTIONS, SECONDS_BUCKETS, TrainingMetrics
-from shared.telemetry.step_series import Distributions, OneTotal, Totals
+from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
+from shared.telemetry.step_series import SECONDS_BUCKETS, Distribution, Distributions, OneTotal, Totals
 
 STALENESS_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 SCHEDULING_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -76,12 +76,13 @@ class SharingMetrics:
         self.worker_blocks = KnownGauge(
             "isthmus_worker_blocks", "Blocks that a worker computes with.", registry, ["worker"]
         )
-        (self.exchange_seconds,) = Distributions(
+        self.exchange_seconds = Distribution()
+        Distributions(
             "isthmus_exchange_seconds",
             "Seconds in which the edge sent the weights, or the gradient, of a shared block, to the acknowledgement.",
             registry,
-            SECONDS_BUCKETS,
-        ).series.values()
+            self.exchange_seconds,
+        )
         self.exchange_bytes = Totals(
             "isthmus_exchange_bytes",
             "Payload bytes of weights of shared blocks and of their gradients, by direction.",
@@ -89,18 +90,20 @@ class SharingMetrics:
             "direction",
             DIRECTIONS,
         ).series
-        (self.scheduling_seconds,) = Distributions(
+        self.scheduling_seconds = Distribution(SCHEDULING_BUCKETS)
+        Distributions(
             "isthmus_scheduling_seconds",
             "Seconds in which a group's member made its schedule again, beside its steps.",
             registry,
-            SCHEDULING_BUCKETS,
-        ).series.values()
-        (self.exposed_seconds,) = Distributions(
+            self.scheduling_seconds,
+        )
+        self.exposed_seconds = Distribution()
+        Distributions(
             "isthmus_exposed_seconds",
             "Seconds of a step in which the edge computed nothing, where it shares blocks.",
             registry,
-            SECONDS_BUCKETS,
-        ).series.values()
+            self.exposed_seconds,
+        )
         self.overlap = KnownGauge(
             "isthmus_overlap_ratio",
             "Part of the seconds in which links carried shared blocks that the newest step did not wait for.",
@@ -123,14 +126,15 @@ class EdgeMetrics(TrainingMetrics):
     """The metrics of one run."""
 
     def __init__(self, registry: CollectorRegistry, statistics: Statistics) -> None:
-        super().__init__(registry)
+        # T4 is counted where a transfer begins, which is at trainers.
+        super().__init__(registry, {"edge": statistics.edge, "uplink": statistics.uplink, "cloud": statistics.cloud})
         _show(statistics, registry)
-        (self.step_seconds,) = Distributions(
+        Distributions(
             "isthmus_step_seconds",
             "Seconds from one finished step to the next, while the run runs.",
             registry,
-            SECONDS_BUCKETS,
-        ).series.values()
+            statistics.step_time,
+        )
         self._attached = Gauge(
             "isthmus_attached", "1 while all training streams to trainers are there, 0 otherwise.", registry=registry
         )
@@ -178,9 +182,8 @@ class EdgeMetrics(TrainingMetrics):
             registry,
         )
         replica_age.show(lambda: None if self.replicated_at is None else time.time() - self.replicated_at)
-        (self.staleness,) = Distributions(
-            "isthmus_staleness_steps", "Staleness of every applied error gradient.", registry, STALENESS_BUCKETS
-        ).series.values()
+        self.staleness = Distribution(STALENESS_BUCKETS)
+        Distributions("isthmus_staleness_steps", "Staleness of every applied error gradient.", registry, self.staleness)
         self._in_flight = Gauge(
             "isthmus_batches_in_flight", "Batches that have begun and hold up others.", registry=registry
         )
@@ -214,11 +217,11 @@ class EdgeMetrics(TrainingMetrics):
         )
         for queue in QUEUES:
             self.queue_items.labels(queue)
-        self.stage_seconds = Distributions(
+        self._stage_seconds = Distributions(
             "isthmus_stage_seconds",
             "Seconds that a worker of the placement has computed for a step.",
             registry,
-            SECONDS_BUCKETS,
+            {},
             "worker",
         )
         self._worker_links = KnownGauge(
@@ -244,7 +247,7 @@ class EdgeMetrics(TrainingMetrics):
 
     def show_workers(self, statistics: Statistics) -> None:
         """Have a series for each worker and each direction of a link that there is now, and for no other."""
-        self.stage_seconds.show(statistics.workers)
+        self._stage_seconds.series = {name: figures.compute for name, figures in statistics.workers.items()}
         self.sharing.show_workers(statistics)
         self._worker_links.clear()
         self.engine.prediction_ratio.clear()

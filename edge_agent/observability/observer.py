@@ -69,7 +69,7 @@ class RunObserver:
         subscribe(LinkDown, lambda event: self._streams.pop(event.peer, None))
         subscribe(LinkLost, self._lose_link)
         subscribe(Placed, self._place)
-        subscribe(LoadEncoded, lambda event: statistics.encode.add(event.end_seconds - event.start_seconds))
+        subscribe(LoadEncoded, lambda event: statistics.encode.observe(event.end_seconds - event.start_seconds))
         subscribe(Sent, self._count_sent)
         subscribe(Delivered, self._note_delivered)
         subscribe(Received, self._count_received)
@@ -169,8 +169,7 @@ class RunObserver:
             self._overlap.carry(done_seconds - event.seconds, done_seconds)
             sharing.exchange_bytes["up"].value += len(event.tensor.payload)
         if key.role == Role.ROLE_FEATURE:
-            self._metrics.phase_seconds["uplink"].observe(event.seconds)
-            self._statistics.uplink.add(event.seconds)
+            self._statistics.uplink.observe(event.seconds)
             if key.block == 0:
                 sharing.inputs_sent.value += 1
 
@@ -185,14 +184,13 @@ class RunObserver:
         if tensor.key.role in _TIMED_DOWN and (stream := self._streams.get(event.peer)) is not None:
             sent, arrived = stream.peer_clock.to_local(tensor.sender_nanoseconds), time.monotonic()
             if tensor.key.role == Role.ROLE_ERROR_GRADIENT:
-                self._statistics.downlink.add(max(arrived - sent, 0.0))
+                self._statistics.downlink.observe(max(arrived - sent, 0.0))
             else:
                 self._overlap.carry(sent, arrived)
 
     def _note_own_step(self, event: StepComputed) -> None:
         """T1."""
-        self._metrics.phase_seconds["edge"].observe(event.compute_seconds)
-        self._statistics.edge.add(event.compute_seconds)
+        self._statistics.edge.observe(event.compute_seconds)
         self._computed_seconds = event.compute_seconds if self._shares_blocks else None
         if event.staleness is not None:
             self._metrics.staleness.observe(event.staleness)
@@ -204,8 +202,7 @@ class RunObserver:
         figures.done_step = report.step + 1
         self._statistics.stood_still |= report.links_lost > figures.links_lost
         figures.links_lost = report.links_lost  # fewer than before where the worker has begun again
-        figures.compute.add(report.compute_seconds)
-        self._metrics.stage_seconds.series[report.worker].observe(report.compute_seconds)
+        figures.compute.observe(report.compute_seconds)
         for rate in report.rates:
             if (report.worker, rate.to) in rates:
                 rates[report.worker, rate.to] = rate.bits_per_second
@@ -215,7 +212,6 @@ class RunObserver:
 
     def _note_step(self, event: StepFinished) -> None:
         """T3, and the time since the step before."""
-        self._metrics.phase_seconds["cloud"].observe(event.compute_seconds)
         self._metrics.steps.value += 1
         self._metrics.samples.value += event.samples
         done_seconds, statistics = time.monotonic(), self._statistics
@@ -223,8 +219,7 @@ class RunObserver:
             self._overlap.forget()
         else:
             step_seconds = done_seconds - self._step_done_seconds
-            self._metrics.step_seconds.observe(step_seconds)
-            statistics.step_time.add(step_seconds)
+            statistics.step_time.observe(step_seconds)
             if self._computed_seconds is not None:
                 exposed_seconds = max(step_seconds - self._computed_seconds, 0.0)
                 self._metrics.sharing.exposed_seconds.observe(exposed_seconds)
@@ -236,7 +231,7 @@ class RunObserver:
         statistics.loss = event.loss
         statistics.loss_scale, statistics.skipped_updates = event.loss_scale, event.skipped_updates
         statistics.is_flowing = not self._lost
-        statistics.cloud.add(event.compute_seconds)
+        statistics.cloud.observe(event.compute_seconds)
         self._note_rates(event)
         self._emit(Progressed(statistics))
 

@@ -11,40 +11,20 @@ from typing import Any
 
 from edge_agent.training.events import Activity
 from shared.placement import Deployment
-
-NEWEST_WEIGHT = 0.1
-"""Weight of the newest value in a recent mean, which then covers about the last ten steps."""
-
-
-class Timing:
-    """The time of one kind of work: in total, and recently."""
-
-    __slots__ = ("count", "recent", "total")
-
-    def __init__(self) -> None:
-        self.total, self.count = 0.0, 0
-        """Seconds in total, and the number of their measurements."""
-        self.recent: float | None = None
-        """Exponential moving average, in seconds; None before the first measurement."""
-
-    def add(self, seconds: float) -> None:
-        """Add one measurement."""
-        self.total += seconds
-        self.count += 1
-        self.recent = seconds if self.recent is None else self.recent + NEWEST_WEIGHT * (seconds - self.recent)
+from shared.telemetry.step_series import Distribution
 
 
 class MeanSince:
     """The mean of the measurements since a reader's last call."""
 
-    def __init__(self, timing: Timing) -> None:
-        self.timing = timing
-        self._total, self._count = timing.total, timing.count
+    def __init__(self, seconds: Distribution) -> None:
+        self.seconds = seconds
+        self._total, self._count = seconds.total, seconds.count
 
     def take(self) -> float | None:
         """Return the mean in seconds, and count again from here; None without a measurement."""
-        total, count = self.timing.total - self._total, self.timing.count - self._count
-        self._total, self._count = self.timing.total, self.timing.count
+        total, count = self.seconds.total - self._total, self.seconds.count - self._count
+        self._total, self._count = self.seconds.total, self.seconds.count
         return total / count if count else None
 
 
@@ -64,8 +44,8 @@ class WorkerFigures:
         """First step that it has not done, as far as is known here."""
         self.links_lost = 0
         """Number of times that its links were lost and have come back."""
-        self.compute = Timing()
-        """Time that it computes for a step."""
+        self.compute = Distribution()
+        """Seconds that it computes for a step."""
 
 
 _SPENT = ("bytes_up", "bytes_down")
@@ -120,16 +100,16 @@ class Statistics:
     """Bits per second from one worker to another, both directions of every link."""
     link_trips: dict[tuple[str, str], float | None] = field(default_factory=dict)
     """Seconds there and back, one entry a link that was measured, the worker nearer to the device first."""
-    edge: Timing = field(default_factory=Timing)
+    edge: Distribution = field(default_factory=Distribution)
     """T1."""
-    encode: Timing = field(default_factory=Timing)
-    uplink: Timing = field(default_factory=Timing)
+    encode: Distribution = field(default_factory=Distribution)
+    uplink: Distribution = field(default_factory=Distribution)
     """T2."""
-    cloud: Timing = field(default_factory=Timing)
+    cloud: Distribution = field(default_factory=Distribution)
     """T3."""
-    downlink: Timing = field(default_factory=Timing)
+    downlink: Distribution = field(default_factory=Distribution)
     """T4."""
-    step_time: Timing = field(default_factory=Timing)
+    step_time: Distribution = field(default_factory=Distribution)
     """Time from one finished step to the next, while steps follow one another."""
 
     @property

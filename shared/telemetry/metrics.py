@@ -3,7 +3,7 @@
 All series exist, at zero, before the first step: a rate over a series that begins with its first event misses that event.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import grpc
@@ -12,18 +12,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 
 from shared.errors import ListenError
 from shared.telemetry.phases import PHASES
-from shared.telemetry.step_series import Distributions, OneTotal, Totals
+from shared.telemetry.step_series import Distribution, Distributions, OneTotal, Totals
 
 _log = structlog.get_logger(__name__)
 
 DIRECTIONS = ("up", "down")
-SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class TrainingMetrics:
     """The metrics of one process. Each side fills in those that it can see."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, phases: Mapping[str, Distribution] | None = None) -> None:
+        """phases: those of `PHASES` whose seconds are kept elsewhere already."""
         self.registry = registry
         ProcessCollector(registry=registry)
         self.steps = OneTotal(
@@ -38,15 +38,15 @@ class TrainingMetrics:
             "isthmus_saved_bytes", "Bytes that codecs spared the link, by direction.", registry, "direction", DIRECTIONS
         )
         self.saved_up, self.saved_down = saved.series.values()
-        self.phase_seconds = Distributions(
+        self.phase_seconds = {phase: Distribution() for phase in PHASES} | dict(phases or {})
+        Distributions(
             "isthmus_phase_seconds",
             "Seconds of one step in one of the four phases: edge (T1), uplink (T2), cloud (T3), downlink (T4). "
             "A transfer counts from its first byte written to its acknowledgement, on the sending side.",
             registry,
-            SECONDS_BUCKETS,
+            self.phase_seconds,
             "phase",
-            PHASES,
-        ).series
+        )
         self.queue_items = Gauge(
             "isthmus_queue_items",
             "What waits: tensors for links (send), batches or arrivals (compute), gradients to apply (apply); each is bounded.",

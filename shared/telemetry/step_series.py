@@ -5,13 +5,17 @@ dozen times, on the event loop alone, so these only count, and become the librar
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+
+SECONDS_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+NEWEST_WEIGHT = 0.1
+"""Weight of the newest value in a recent mean, which then covers about the last ten."""
 
 
 class Total:
@@ -59,49 +63,51 @@ class OneTotal(Total, Collector):
 
 
 class Distribution:
-    """One series of a histogram. Used on the event loop."""
+    """The values of one kind: in total, recently, and as one series of a histogram. Used on the event loop."""
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "recent", "total")
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: Sequence[float] = SECONDS_BUCKETS) -> None:
         """bounds: the upper bounds of the buckets, rising; another bucket has what is above all of them."""
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self.total = 0.0
+        """The sum of all values."""
+        self.recent: float | None = None
+        """Exponential moving average; None before the first value."""
+
+    @property
+    def count(self) -> int:
+        """Number of the values."""
+        return sum(self._counts)
 
     def observe(self, value: float) -> None:
         """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self.total += value
+        self.recent = value if self.recent is None else self.recent + NEWEST_WEIGHT * (value - self.recent)
 
     def buckets(self) -> tuple[list[tuple[str, float]], float]:
         """Each bound, as the page of metrics has it, with how many values were at or below it; and the sum of all values."""
         names = [*map(floatToGoString, self._bounds), "+Inf"]
-        return list(zip(names, map(float, accumulate(self._counts)), strict=True)), self._sum
+        return list(zip(names, map(float, accumulate(self._counts)), strict=True)), self.total
 
 
 class Distributions(Collector):
-    """A histogram with a series for each value of a label, or for `""` where it has none."""
+    """A histogram of distributions that others keep: one, or one for each value of a label."""
 
     def __init__(
         self,
         name: str,
         documentation: str,
         registry: CollectorRegistry,
-        buckets: Sequence[float],
+        series: Distribution | Mapping[str, Distribution],
         label: str | None = None,
-        values: Iterable[str] = (),
     ) -> None:
-        """values: of the label, those that have a series from the start."""
+        """series: all of them, by the value of the label; a user may set another mapping, as values come and go."""
         self._about = name, documentation, [label] if label else []
-        self._bounds = tuple(buckets)
-        self.series: dict[str, Distribution] = {}
-        self.show(values if label else [""])
+        self.series = {"": series} if isinstance(series, Distribution) else series
         registry.register(self)
-
-    def show(self, values: Iterable[str]) -> None:
-        """Have a series at zero for each of these values, and for no other."""
-        self.series = {value: Distribution(self._bounds) for value in values}
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
         """Give the registry the histograms at a scrape."""

@@ -8,9 +8,10 @@ from dataclasses import replace
 from edge_agent.adaptation.candidates.probes import Known
 from edge_agent.planning import Conditions, MeasuredLink, Profile, Rates
 from edge_agent.planning.choice import DEVICE, Candidate, Today
-from edge_agent.training.statistics import Statistics, Timing
+from edge_agent.training.statistics import Statistics
 from shared.client.link_measurement import LinkRates
 from shared.placement import AGENT
+from shared.telemetry.step_series import Distribution
 
 MEASURED_LOOKS = 10
 """Looks, a second apart, over which times are averaged."""
@@ -21,18 +22,18 @@ Believed = tuple[Profile, Conditions]
 
 
 class RecentMean:
-    """The mean of a timing over the last looks."""
+    """The mean of seconds over the last looks."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int]] = deque(maxlen=MEASURED_LOOKS + 1)
-        self._timing: Timing | None = None
+        self._seconds: Distribution | None = None
 
-    def take(self, timing: Timing) -> float | None:
+    def take(self, seconds: Distribution) -> float | None:
         """Return the mean of the measurements in the last looks; None where there were too few."""
-        if timing is not self._timing:
+        if seconds is not self._seconds:
             self.forget()
-            self._timing = timing
-        self._looks.append((timing.total, timing.count))
+            self._seconds = seconds
+        self._looks.append((seconds.total, seconds.count))
         total, count = (now - before for now, before in zip(self._looks[-1], self._looks[0], strict=True))
         return total / count if count >= LEAST_STEPS else None
 

@@ -111,7 +111,7 @@ class Run:
         worker = self.statistics.workers.setdefault("s0", WorkerFigures(()))
         for _ in range(windows):
             self.statistics.steps += 20
-            worker.compute.add(ratio * float(CHAIN.worker("s0").replayed[0, first]))
+            worker.compute.observe(ratio * float(CHAIN.worker("s0").replayed[0, first]))
             await self.look(self.statistics.steps)
 
     async def until_a_misfit(self):

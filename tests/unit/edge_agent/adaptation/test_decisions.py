@@ -59,8 +59,8 @@ async def test_step_times_before_a_move_are_not_used_after_it():
         run = Run()
         await run.watch(900, 1.0, 1 / 32)
         for each in seconds:
-            run.statistics.workers["edge"].compute.add(each)
-            run.statistics.encode.add(each)
+            run.statistics.workers["edge"].compute.observe(each)
+            run.statistics.encode.observe(each)
         run.deployer.move_if_requested()
         await run.watch(120, 1.0, 1 / 8)
         modelled.append(run.shown_seconds("modelled"))
@@ -283,8 +283,8 @@ async def test_encoding_counts_into_t1_only_where_there_is_any(codec, counts):
         await run.loop.pin((1,), 32 if codec == "fp32" else 8, 0)
         ratios = []
         for _ in range(15):
-            run.statistics.workers["edge"].compute.add(1.0)
-            run.statistics.encode.add(encode_seconds)
+            run.statistics.workers["edge"].compute.observe(1.0)
+            run.statistics.encode.observe(encode_seconds)
             await run.watch(1, 1000.0)
             ratios.append(run.loop.engine.prediction_ratios["edge"])
         return ratios[-1]
