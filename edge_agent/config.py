@@ -161,7 +161,9 @@ class TrainingConfig(Section):
     ] = "cross_entropy"
     """Loss that is minimised. A function of the user's own must be allowed by the trainer's operator too."""
     evaluate_every_epochs: NonNegativeInt = 1
-    """Epochs between evaluations. 0 evaluates at the end only."""
+    """Epochs between evaluations. 0 evaluates at the end only, and after `evaluate_every_steps`."""
+    evaluate_every_steps: PositiveInt | None = Field(default=None, examples=[500])
+    """Steps between evaluations, beside those after epochs."""
     on_nan: Literal["stop", "warn"] = "stop"
     """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
     good weights; "warn" says it once in the log and goes on."""

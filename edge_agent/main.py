@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from edge_agent.commands.forget import forget
+from edge_agent.commands.history import history
 from edge_agent.commands.measure import measure
 from edge_agent.commands.placement import placement
 from edge_agent.commands.plan import plan
@@ -154,6 +155,7 @@ def model(
 
 control_commands.register(app)
 app.command()(forget)
+app.command()(history)
 app.command()(measure)
 app.command()(placement)
 app.command()(plan)

@@ -213,7 +213,7 @@ async def _train(
     timeline = Timeline() if config.output.trace is not None else None
     pause, pinning = Pause(StepBoundary(), shutdown), Pinning(config.deployment)
     directory = config.output.directory
-    RunObserver(statistics, metrics, events)
+    RunObserver(statistics, metrics, events, directory)
     if timeline is not None:
         TimelineRecorder(timeline, events)
     if config.output.record and directory is not None:

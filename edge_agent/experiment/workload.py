@@ -112,6 +112,20 @@ class Workload:
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
         check_side_effects(self.chain, self.recipe, first)
 
+    def evaluates_at(self, step: int) -> bool:
+        """Tell whether the model is evaluated at a boundary: it is the last one, or one of training.evaluate_every_*."""
+        if self.evaluation is None:
+            return False
+        return step == self.steps or any(self.recipe.is_due(step, every) for every in self.evaluation_every)
+
+    @property
+    def evaluation_every(self) -> tuple[int, int]:
+        """Steps from one evaluation to the next, by epochs and by steps; 0 where there is none before the end."""
+        training = self.config.training
+        if self.evaluation is None:
+            return 0, 0
+        return training.evaluate_every_epochs * self.loader.steps_per_epoch, training.evaluate_every_steps or 0
+
     def built_again(self) -> Chain:
         """A chain of its own of the same model, with its first weights. Raises ModelError."""
         return replace(self._built(self.example.example()), readable=self.chain.readable, types=self.chain.types)

@@ -1,8 +1,10 @@
 """Keeps the figures of a run as it goes, in its statistics and in the metrics for Prometheus: a reader of its events."""
 
 import time
+from pathlib import Path
 from typing import Any
 
+from edge_agent.observability.history_keeper import HistoryKeeper
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.overlap import Overlap
 from edge_agent.training.events import (
@@ -45,8 +47,12 @@ _TIMED_DOWN = (Role.ROLE_ERROR_GRADIENT, *_EXCHANGED)
 class RunObserver:
     """Reads the events of one agent: another session begins from the first step where one has left nothing to go on from."""
 
-    def __init__(self, statistics: Statistics, metrics: EdgeMetrics, events: Events) -> None:
+    def __init__(
+        self, statistics: Statistics, metrics: EdgeMetrics, events: Events, directory: Path | None = None
+    ) -> None:
+        """directory: of the results, where the history is written; None writes none."""
         self._statistics = statistics
+        self._history = HistoryKeeper(statistics, directory, events)
         self._metrics = metrics
         self._emit = events.emit
         self._streams: dict[str, Duplex[Any, Any]] = {}
@@ -98,6 +104,7 @@ class RunObserver:
 
     def _begin_again(self, _event: BeganAgain) -> None:
         self._statistics.samples = 0
+        self._statistics.go_back({})
         self._go_back(0)
         self._be(Activity.OPENING)
 
@@ -229,9 +236,13 @@ class RunObserver:
         statistics.steps += 1
         statistics.samples += event.samples
         statistics.loss = event.loss
+        statistics.loss_sum += event.loss
+        statistics.losses += 1
         statistics.loss_scale, statistics.skipped_updates = event.loss_scale, event.skipped_updates
         statistics.is_flowing = not self._lost
         statistics.cloud.observe(event.compute_seconds)
+        if statistics.steps == self._history.next_step:
+            self._history.end_epoch()
         self._note_rates(event)
         self._emit(Progressed(statistics))
 

@@ -1,9 +1,11 @@
 """The finished run whose result lies in the output folder: a run that cannot go on, although a user may want it longer.
 
-Its session is gone, so only the settings in its `summary.json` tell whose result that is.
+Its session is gone, so only the settings in its `summary.json` tell whose result that is. Where another result takes its
+place, it goes aside.
 """
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -12,8 +14,8 @@ from edge_agent.config import EdgeConfig
 from edge_agent.sessions.session_record import recorded
 from shared.errors import ConfigError
 
-MODEL, SUMMARY = "model.safetensors", "summary.json"
-"""Names of the files of a result."""
+MODEL, ADAPTERS, SUMMARY = "model.safetensors", "adapters.safetensors", "summary.json"
+"""Names of the files of a result, which are written together at its end."""
 _LENGTH = {"training.epochs", "training.max_steps"}
 
 
@@ -30,6 +32,15 @@ def settings_of_result(config: EdgeConfig) -> dict[str, JsonValue]:
         "training.epochs": training.epochs,
         "training.max_steps": training.max_steps,
     }
+
+
+def folder_aside(directory: Path) -> Path | None:
+    """Return the folder in which the result in `directory` is kept aside, named after its time; None if there is none."""
+    places = (directory / name for name in (MODEL, ADAPTERS, SUMMARY))
+    written = [place.stat().st_mtime for place in places if place.exists()]
+    if not written:
+        return None
+    return directory / "earlier" / datetime.fromtimestamp(max(written), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 def check_not_longer(config: EdgeConfig, steps: int) -> None:

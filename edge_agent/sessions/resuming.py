@@ -37,6 +37,7 @@ _FREE = {
     "training.epochs",
     "training.max_steps",
     "training.evaluate_every_epochs",
+    "training.evaluate_every_steps",
     "training.on_nan",
 }
 """Keys of these sections that may change between two processes: the length of training, its devices, and measurements."""

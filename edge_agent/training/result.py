@@ -2,9 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,8 +13,9 @@ import structlog
 from pydantic import JsonValue
 from torch import nn
 
-from edge_agent.sessions.finished import MODEL, SUMMARY
+from edge_agent.sessions.finished import ADAPTERS, MODEL, SUMMARY, folder_aside
 from edge_agent.training.divergence import first_not_finite
+from edge_agent.training.history import HistoryRow, write_history
 from edge_agent.training.statistics import Statistics
 from shared.errors import StorageError
 from shared.files.whole_file import write_together
@@ -65,6 +65,8 @@ class Summary:
     saved_metrics: Mapping[str, float] | None = None
     settings: dict[str, JsonValue] | None = None
     """See `settings_of_result`. None in a result that an earlier version has kept."""
+    history: list[HistoryRow] = field(default_factory=list)
+    """Rows of the run, the last one of its end."""
 
     @classmethod
     def of(
@@ -100,6 +102,7 @@ class Summary:
             diverged_at_step=diverged_at_step,
             metrics=dict(statistics.metrics),
             settings=settings,
+            history=list(statistics.history),
         )
 
 
@@ -109,6 +112,11 @@ class TrainingResult:
 
     summary: Summary
     module: nn.Module
+
+    @property
+    def history(self) -> list[HistoryRow]:
+        """Return the rows of the run: one an epoch and an evaluation."""
+        return self.summary.history
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -126,21 +134,23 @@ class TrainingResult:
         others."""
         try:
             blocks = [BlockPlace(**block) for block in facts["blocks"]]
+            history = [HistoryRow(*row) for row in facts.get("history", ())]
             module.load_state_dict(safetensors.torch.load(model))
-            return cls(Summary(**{**facts, "blocks": blocks}), module)
+            return cls(Summary(**{**facts, "blocks": blocks, "history": history}), module)
         except (KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as cause:
             raise StorageError(f"the trained model that was kept is not one of this experiment: {cause}") from cause
 
     def write(self, directory: Path) -> Path:
-        """Write `summary.json` and `model.safetensors` (state-dict keys are the module's own). Returns the former's path.
+        """Write `summary.json`, `history.csv` and `model.safetensors` (state-dict keys are the module's own). Returns the path
+        of the first.
 
         Where some parameters do not learn, `adapters.safetensors` has those that do. All are written whole, or the folder stays
         unchanged. The files that they replace are kept aside, in a folder `earlier`. Weights that are no finite numbers replace
         no existing model, and a warning says so. Raises StorageError.
         """
-        names = (MODEL, "adapters.safetensors", SUMMARY)
-        model, adapters, summary = (directory / name for name in names)
-        text = json.dumps(_as_json(self.facts), indent=2, allow_nan=False) + "\n"
+        model, adapters, summary = (directory / name for name in (MODEL, ADAPTERS, SUMMARY))
+        figures = {**self.facts, "history": [row._asdict() for row in self.history]}
+        text = json.dumps(_as_json(figures), indent=2, allow_nan=False) + "\n"
         writes: dict[Path, Callable[[Path], object]] = {}
         if (ruined := first_not_finite(self.module)) is None:
             weights = savable(self.module.state_dict())
@@ -151,7 +161,8 @@ class TrainingResult:
             _log.warning("the model is not written", reason=f"{ruined} holds values that are no finite numbers")
         writes[summary] = lambda path: path.write_text(text)
         outdated = [adapters] if model in writes else []
-        aside = _place_aside(directory, (*writes, *outdated))
+        aside = folder_aside(directory)
+        write_history(directory, self.history)
         write_together(writes, aside, [place for place in outdated if place not in writes])
         if aside is not None:
             _log.warning("an earlier result was here, and is kept aside", folder=str(aside))
@@ -163,14 +174,6 @@ def _learning(module: nn.Module) -> BlockTensors:
     parameters = dict(module.named_parameters())
     learning = {name: value for name, value in parameters.items() if value.requires_grad}
     return savable(learning) if len(learning) < len(parameters) else {}
-
-
-def _place_aside(directory: Path, places: Iterable[Path]) -> Path | None:
-    """Return a folder for the files in these places, named after their time of writing; None if there are none."""
-    written = [place.stat().st_mtime for place in places if place.exists()]
-    if not written:
-        return None
-    return directory / "earlier" / datetime.fromtimestamp(max(written), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
 
 def _as_json(value: Any) -> Any:

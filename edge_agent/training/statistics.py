@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_agent.training.events import Activity
+from edge_agent.training.history import HistoryRow
 from shared.placement import Deployment
 from shared.telemetry.step_series import Distribution
 
@@ -50,7 +51,7 @@ class WorkerFigures:
 
 _SPENT = ("bytes_up", "bytes_down")
 """Totals that only rise: the cost of a step counts each time that it is done."""
-_REACHED = ("samples", "loss", "accuracy", "test_loss", "metrics")
+_REACHED = ("samples", "loss", "accuracy", "test_loss", "metrics", "loss_sum", "losses")
 """Totals that belong to a step, and go back with it."""
 
 
@@ -87,6 +88,11 @@ class Statistics:
     test_loss: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Values of `training.metrics` at the last evaluation, by their names; empty before the first."""
+    history: list[HistoryRow] = field(default_factory=list)
+    """One row an epoch and an evaluation, the newest last."""
+    loss_sum: float = 0.0
+    losses: int = 0
+    """Sum of the losses of the steps since the newest row, and their number."""
     staleness: int = 0
     """Staleness of the gradient that was applied last."""
     bytes_up: int = 0
@@ -128,12 +134,15 @@ class Statistics:
 
     def totals(self) -> dict[str, Any]:
         """Return the figures of the whole run until now, as JSON, for a checkpoint of this moment."""
-        return {"seconds": self.seconds, **{name: getattr(self, name) for name in (*_SPENT, *_REACHED)}}
+        figures = {name: getattr(self, name) for name in (*_SPENT, *_REACHED)}
+        return {"seconds": self.seconds, **figures, "history": list(self.history)}
 
     def go_back(self, totals: Mapping[str, Any]) -> None:
         """Continue from a checkpoint with these totals. Costs since then stay counted."""
+        self.loss_sum, self.losses = 0.0, 0
         for name in _REACHED:
             setattr(self, name, totals.get(name, getattr(self, name)))
+        self.history = [HistoryRow(*row) for row in totals.get("history", self.history)]
 
     def go_on(self, totals: Mapping[str, Any]) -> None:
         """Continue in this process from a checkpoint of an earlier one, with these totals."""

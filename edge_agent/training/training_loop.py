@@ -110,9 +110,6 @@ class TrainingLoop:
             lambda: self._pause.requested,
             lambda: statistics.step_time.recent,
         )
-        epochs = config.training.evaluate_every_epochs if experiment.evaluation is not None else 0
-        self._evaluation_steps = epochs * experiment.loader.steps_per_epoch
-        """Steps from one evaluation to the next; 0 if there is none before the end."""
         self._evaluated_step = 0
         """Next step at the time of the last evaluation."""
         self._resumes = False
@@ -238,8 +235,7 @@ class TrainingLoop:
         step, ends, boundary_from = self.step, [self._experiment.steps], self._experiment.recipe.boundary_from
         if self._exit.is_asked or (step == self._changed_step and self.deployer.is_ready):
             return boundary_from(step + 1)  # the end, or another change, waits for it
-        if self._evaluation_steps:
-            ends.append((step // self._evaluation_steps + 1) * self._evaluation_steps)
+        ends += [(step // every + 1) * every for every in self._experiment.evaluation_every if every]
         ends += [position for position in self._experiment.scheduled_steps if position > step][:1]
         return boundary_from(self.checkpointer.next_stop_step(step, min(ends)))
 
@@ -269,15 +265,13 @@ class TrainingLoop:
 
     async def _evaluate_if_due(self) -> None:
         experiment, step = self._experiment, self.step
-        due = step == experiment.steps or experiment.recipe.is_due(step, self._evaluation_steps)
-        if experiment.evaluation is None or step == self._evaluated_step or not due:
+        if experiment.evaluation is None or step == self._evaluated_step or not experiment.evaluates_at(step):
             return
         with self._activity.during(Activity.EVALUATING):
             found = await self._evaluator.evaluate(self._worker, experiment.evaluation)
         self._emit(Evaluated(found.accuracy, found.loss, found.metrics))
         shown = {"metrics": dict(found.metrics)} if found.metrics else {}
-        # A boundary may be some batches into the next epoch.
-        epoch = -(-(step + 1 - experiment.recipe.accumulate_batches) // experiment.loader.steps_per_epoch)
+        epoch = experiment.recipe.epoch_of(step)
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy, **shown)
         self._evaluated_step = step
 

@@ -169,6 +169,10 @@ class Recipe(Section):
         """Tell whether a boundary is the first from a multiple of `every` steps on; never where that is 0."""
         return every > 0 and step % every < self.accumulate_batches
 
+    def epoch_of(self, step: int) -> int:
+        """Return the epoch, from 1, that a boundary is in or ends: it may be some batches into the next one."""
+        return -(-(step + 1 - self.accumulate_batches) // self.steps_per_epoch)
+
     @property
     def learning(self) -> Learning:
         """The choice of what learns."""

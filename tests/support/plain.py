@@ -127,10 +127,16 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
     return PlainExperiment(chain, recipe, dataset, loader, steps - steps % training.accumulate_batches)
 
 
-def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs, Tensor]]) -> dict[str, Tensor]:
+def plain_loop(
+    chain: Chain,
+    recipe: Recipe,
+    batches: Iterable[tuple[int, Inputs, Tensor]],
+    done: Callable[[int, float], object] = lambda _step, _loss: None,
+) -> dict[str, Tensor]:
     """Train the module of a chain in place, as a user writes it; returns its state dict.
 
-    batches: the step, the inputs and the labels of each. Blocks are there to clip by, and to draw random numbers by.
+    batches: the step, the inputs and the labels of each. done: called after each step, with its loss. Blocks are there to clip
+    by, and to draw random numbers by.
     """
     module, blocks = chain.module, chain.blocks
     optimizer = plain_optimizer(module, recipe.optimizer)
@@ -150,6 +156,7 @@ def plain_loop(chain: Chain, recipe: Recipe, batches: Iterable[tuple[int, Inputs
             loss = plain_loss(recipe.loss, output, labels)
         scaler.scale(loss / recipe.accumulate_batches).backward()
         plain_update(clipped, optimizer, recipe, step, scaler)
+        done(step, float(loss.detach()))
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 

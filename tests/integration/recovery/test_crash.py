@@ -8,8 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from edge_agent.training.history import read_history
 from shared.checkpoint import seal, unseal
 from shared.errors import ExitCode
+from tests.support import plain_history
 from tests.support.commands import spoken
 from tests.support.experiments import flags
 from tests.support.forked import Forked, program
@@ -46,6 +48,11 @@ def _one_thread():
 @pytest.fixture(scope="module")
 def expected():
     return plain_state(edge_config(*CHOSEN))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return plain_history.plain_history(edge_config(*CHOSEN), {STEPS}.__contains__)
 
 
 class Logged:
@@ -147,7 +154,7 @@ def finished(pair, agent, expected):
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected):
+def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected, rows):
     pair.trainer()
     agent = pair.agent()
     agent.until("checkpoint at every worker", at_least=21)
@@ -159,6 +166,7 @@ def test_an_agent_that_is_killed_goes_on_where_both_sides_were(pair, expected):
     again = pair.agent()
     assert again.until("went back to a checkpoint")["step"] >= 14
     finished(pair, again, expected)
+    assert plain_history.of(read_history(pair.output)) == rows
 
 
 @pytest.mark.slow
@@ -210,7 +218,7 @@ def test_features_of_which_changes_are_sent_come_back_with_a_checkpoint(pair, ki
 
 
 @pytest.mark.slow
-def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected):
+def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected, rows):
     trainers = {name: chain.trainer(name) for name in chain.addresses}
     agent, begins = chain.agent(), 0
     for name, trainer in trainers.items():
@@ -225,6 +233,7 @@ def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected):
     again = chain.agent()
     assert again.until("went back to a checkpoint")["step"] >= kept
     finished(chain, again, expected)
+    assert plain_history.of(read_history(chain.output)) == rows
 
 
 @pytest.mark.full

@@ -1,0 +1,124 @@
+"""Keeps the history of a run as it goes, in its statistics and in `history.csv`: a reader of its events."""
+
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from edge_agent.experiment.building import Experiment
+from edge_agent.training.events import BeganAgain, Evaluated, RolledBack, SessionOpened
+from edge_agent.training.history import HISTORY, HistoryRow, metrics_of, text_of, write_history
+from edge_agent.training.statistics import Statistics
+from shared.errors import StorageError
+from shared.events import Events
+from shared.registry import codec_bits
+from shared.training.schedule import learning_rate
+
+_log = structlog.get_logger(__name__)
+
+
+class HistoryKeeper:
+    """Adds the rows of a run, and takes away those of steps that are done once more. Used on the event loop.
+
+    The rows are in each checkpoint, with the totals, so those in the file are only shown: whatever they are after a
+    death, they are written again.
+    """
+
+    def __init__(self, statistics: Statistics, directory: Path | None, events: Events) -> None:
+        """directory: of the results; without one there is no file."""
+        self._statistics = statistics
+        self._directory = directory
+        self._experiment: Experiment | None = None
+        self.next_step = 0
+        """Steps after which the current epoch ends, at a boundary; the last steps of the run end it too."""
+        self._written = 0
+        """Rows in the file; 0 before this process has written it."""
+        self._metrics = list[str]()
+        """Metrics that have a column in the file."""
+        events.subscribe(SessionOpened, lambda event: self._begin(event.run.session.experiment))
+        events.subscribe(Evaluated, self._add)
+        events.subscribe(RolledBack, lambda event: self._go_back(event.step))
+        events.subscribe(BeganAgain, lambda _event: self._go_back(0))
+
+    def end_epoch(self) -> None:
+        """Add the row of an epoch; if an evaluation follows, its row is that of the epoch."""
+        assert self._experiment is not None, "steps follow the opening of the session"
+        step = self._statistics.steps
+        self._look_ahead(step)
+        if not self._experiment.evaluates_at(step):
+            self._add(None)
+
+    def _begin(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._look_ahead(0)
+
+    def _look_ahead(self, step: int) -> None:
+        assert self._experiment is not None, "a session is open"
+        recipe = self._experiment.recipe
+        epoch_end = (step // recipe.steps_per_epoch + 1) * recipe.steps_per_epoch
+        self.next_step = min(recipe.boundary_from(epoch_end), self._experiment.steps)
+
+    def _add(self, found: Evaluated | None) -> None:
+        """found: by an evaluation at this step; None without one."""
+        statistics, experiment = self._statistics, self._experiment
+        assert experiment is not None, "a session is open"
+        seconds, step = statistics.seconds, statistics.steps
+        tested: dict[str, Any] = dict.fromkeys(("test_loss", "accuracy"))
+        if found is not None:
+            tested = {"test_loss": found.loss, "accuracy": found.accuracy, "metrics": dict(found.metrics)}
+        if (
+            statistics.history and statistics.history[-1].step == step
+        ):  # an epoch's, before more evaluations were asked for
+            statistics.history[-1] = statistics.history[-1]._replace(**tested)
+            self._written = 0
+            self._show()
+            return
+        before = statistics.history[-1] if statistics.history else None
+        spent = seconds - (before.seconds if before is not None else 0.0)
+        samples = statistics.samples - (before.samples if before is not None else 0)
+        statistics.history.append(
+            HistoryRow(
+                step=step,
+                epoch=experiment.recipe.epoch_of(step),
+                samples=statistics.samples,
+                train_loss=statistics.loss_sum / statistics.losses if statistics.losses else None,
+                learning_rate=learning_rate(experiment.recipe, max(step - 1, 0)),
+                edge_blocks=statistics.edge_blocks,
+                staleness=statistics.deployment.staleness,
+                bits=codec_bits(statistics.deployment.codec),
+                seconds=round(seconds, 3),
+                bytes_up=statistics.bytes_up,
+                bytes_down=statistics.bytes_down,
+                samples_per_second=round(samples / spent, 1) if spent > 0 else 0.0,
+                **tested,
+            )
+        )
+        statistics.loss_sum, statistics.losses = 0.0, 0
+        self._show()
+
+    def _go_back(self, step: int) -> None:
+        """Take away the rows of steps that come once more."""
+        rows = self._statistics.history
+        if self._experiment is not None:
+            self._look_ahead(step)
+        self._statistics.history = [row for row in rows if row.step <= step]
+        self._written = 0
+        if rows:
+            self._show()
+
+    def _show(self) -> None:
+        """Have the file hold all rows: the newest is added to those that it has. A disk without room ends no run."""
+        rows = self._statistics.history
+        if self._directory is None:
+            return
+        try:
+            metrics = metrics_of(rows)
+            if self._written and self._written == len(rows) - 1 and metrics == self._metrics:
+                with (self._directory / HISTORY).open("a") as lines:
+                    lines.write(text_of(rows[-1:], metrics))
+            else:
+                write_history(self._directory, rows)
+            self._written, self._metrics = len(rows), metrics
+        except (OSError, StorageError) as cause:
+            _log.warning("the history is not written; it is in the summary at the end", reason=str(cause))
+            self._directory = None

@@ -1,0 +1,116 @@
+"""The history of a run: its rows, and `history.csv`, in which they are a table. Knows numbers and files only.
+
+There is a row at the end of each epoch, at each evaluation and at the last step, so rows divide the steps among them.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from edge_agent.sessions.finished import SUMMARY, folder_aside
+from shared.errors import ConfigError, StorageError
+from shared.files.whole_file import write_whole
+
+HISTORY = "history.csv"
+
+
+class HistoryRow(NamedTuple):
+    """One row. All but `seconds`, the bytes and the rate are the same however often a run is interrupted."""
+
+    step: int
+    """Steps that were done."""
+    epoch: int
+    """Number of the epoch of the last of them, from 1."""
+    samples: int
+    """Samples of these steps."""
+    train_loss: float | None
+    """Mean loss of the batches since the row before; None where there was no batch."""
+    test_loss: float | None
+    """Mean loss of the test set; None without an evaluation at this step, as for `accuracy`."""
+    accuracy: float | None
+    """Share of correct samples of the test set; None, too, if the loss is not of classes."""
+    learning_rate: float
+    """Rate of the last step."""
+    edge_blocks: int
+    """Blocks that the device runs or owns: of two workers on one cut, the cut."""
+    staleness: int
+    """Limit K."""
+    bits: int
+    """Bits of an element of a feature on the device's link."""
+    seconds: float
+    """Time that the run has trained, in all its processes."""
+    bytes_up: int
+    bytes_down: int
+    """Bytes that the run has sent and received."""
+    samples_per_second: float
+    """Rate since the row before, evaluations included."""
+    metrics: Mapping[str, float] = {}
+    """Values of `training.metrics`, by their names; a column each."""
+
+
+_FIXED = HistoryRow._fields[:-1]
+
+
+def metrics_of(rows: Iterable[HistoryRow]) -> list[str]:
+    """List the metrics that some row has."""
+    return list(dict.fromkeys(name for row in rows for name in row.metrics))
+
+
+def text_of(rows: Iterable[HistoryRow], metrics: Sequence[str]) -> str:
+    """Write rows as lines of CSV, with every bit of each number and these metrics; None is an empty cell."""
+    return _lines([*row[:-1], *(row.metrics.get(name) for name in metrics)] for row in rows)
+
+
+def _lines(rows: Iterable[Sequence[object]]) -> str:
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows(rows)
+    return lines.getvalue()
+
+
+def write_history(directory: Path, rows: Sequence[HistoryRow]) -> None:
+    """Replace `history.csv` by these rows, whole. That of an earlier result goes aside with it. Raises StorageError."""
+    path, metrics = directory / HISTORY, metrics_of(rows)
+    text = _lines([[*_FIXED, *metrics]]) + text_of(rows, metrics)
+    try:
+        _put_aside(path, directory / SUMMARY)
+    except OSError as cause:
+        raise StorageError(f"{path} cannot be put aside: {cause.strerror}") from cause
+    write_whole(path, lambda scratch: scratch.write_text(text))
+
+
+def _put_aside(path: Path, summary: Path) -> None:
+    """Put a history aside that belongs to the result of a finished run: a result is written after the last of its rows."""
+    if path.exists() and summary.exists() and path.stat().st_mtime_ns <= summary.stat().st_mtime_ns:
+        aside = folder_aside(path.parent)
+        assert aside is not None, "the summary is there"
+        aside.mkdir(parents=True, exist_ok=True)
+        path.rename(aside / path.name)
+
+
+def read_history(directory: Path) -> list[HistoryRow]:
+    """Read the rows of `history.csv` in a folder of results. Raises ConfigError for a file that is none."""
+    path = directory / HISTORY
+    try:
+        with path.open(newline="") as lines:
+            header, *found = csv.reader(lines)
+            if tuple(header[: len(_FIXED)]) != _FIXED:
+                raise ValueError("its first line names other columns")
+            return [_parsed(header, cells) for cells in found]
+    except OSError as cause:
+        raise ConfigError(f"{path} cannot be read: {cause.strerror}") from cause
+    except (ValueError, TypeError, csv.Error) as cause:
+        raise ConfigError(f"{path} is no history of a run: {cause}") from cause
+
+
+_WHOLE = {name for name, kind in HistoryRow.__annotations__.items() if kind is int}
+
+
+def _parsed(columns: Sequence[str], cells: Sequence[str]) -> HistoryRow:
+    values: dict[str, Any] = {
+        name: None if cell == "" else int(cell) if name in _WHOLE else float(cell)
+        for name, cell in zip(columns, cells, strict=True)
+    }
+    metrics = {name: values.pop(name) for name in columns[len(_FIXED) :]}
+    return HistoryRow(**values, metrics={name: value for name, value in metrics.items() if value is not None})

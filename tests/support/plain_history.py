@@ -1,0 +1,78 @@
+"""The history of the plain loop, row by row: the numbers that a run has however often it is interrupted."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from edge_agent import EdgeConfig
+from edge_agent.data import evaluation_batches
+from edge_agent.data.named import load_dataset
+from edge_agent.training.history import HistoryRow
+from shared.training.schedule import learning_rate
+from tests.support.plain import PlainExperiment, plain_experiment, plain_loop, plain_loss
+
+
+class PlainRow(NamedTuple):
+    """As `HistoryRow`, without what belongs to the way of the numbers to get there."""
+
+    step: int
+    epoch: int
+    samples: int
+    train_loss: float
+    test_loss: float | None
+    accuracy: float | None
+    learning_rate: float
+
+
+def of(rows: Sequence[HistoryRow]) -> list[PlainRow]:
+    """The same of a run."""
+    return [PlainRow(*(getattr(row, name) for name in PlainRow._fields)) for row in rows]
+
+
+def plain_history(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> list[PlainRow]:
+    """A row at the end of each epoch, at each evaluation and at the end. is_evaluated: asked of the steps done."""
+    rows, losses = list[PlainRow](), list[float]()
+    experiment = plain_experiment(config)
+    per_epoch = experiment.loader.steps_per_epoch
+
+    def done(step: int, loss: float) -> None:
+        losses.append(loss)
+        count, evaluates = step + 1, is_evaluated(step + 1)
+        if not evaluates and count % per_epoch and count != experiment.steps:
+            return
+        test_loss, accuracy = plain_evaluation(config, experiment) if evaluates else (None, None)
+        rows.append(
+            PlainRow(
+                count,
+                step // per_epoch + 1,
+                count * config.data.batch_size,
+                sum(losses) / len(losses),
+                test_loss,
+                accuracy,
+                learning_rate(experiment.recipe, step),
+            )
+        )
+        losses.clear()
+
+    batches = experiment.loader.iterate(0, experiment.steps)
+    plain_loop(experiment.chain, experiment.recipe, ((each.step, each.inputs, each.labels) for each in batches), done)
+    return rows
+
+
+def plain_evaluation(config: EdgeConfig, experiment: PlainExperiment) -> tuple[float, float]:
+    """The mean loss and the share of correct samples of the test set."""
+    assert config.data.test is not None, "it is evaluated on"
+    module, (total, correct, samples) = experiment.chain.module, (0.0, 0, 0)
+    dataset = load_dataset(config.data.test.factory, config.data.test.kwargs)
+    module.eval()
+    with torch.no_grad():
+        for batch in evaluation_batches(dataset, config.data.batch_size):
+            assert isinstance(batch.inputs, Tensor)
+            output = module(batch.inputs)
+            total += float(plain_loss(config.training.loss, output, batch.labels)) * len(batch.labels)
+            correct += int((output.argmax(1) == batch.labels).sum())
+            samples += len(batch.labels)
+    module.train()
+    return total / samples, correct / samples
