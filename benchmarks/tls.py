@@ -28,9 +28,9 @@ from benchmarks.overhead import CASES, config
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import Spread
-from cloud_trainer.auth.certificates import Identity, issue, make_authority
-from cloud_trainer.auth.tokens import Scope, make_token
+from cloud_trainer.control.certificates import Identity, issue, make_authority
 from edge_agent import train
+from shared.transport.auth.tokens import Scope, make_token
 
 ROUNDS = 5
 CASE = "4 MB"

@@ -18,7 +18,6 @@ import torch._dynamo  # noqa: F401
 from grpc_health.v1 import health, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
-from cloud_trainer.auth.gate import Gate
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control.service import SERVICE as CONTROL
 from cloud_trainer.metrics import TrainerMetrics
@@ -35,6 +34,7 @@ from shared.errors import ConfigError, ExitCode, ListenError
 from shared.telemetry.metrics import serving_metrics
 from shared.telemetry.raw_lines import RawLines
 from shared.training.device import choose_device, prepare_device, prepare_process
+from shared.transport.auth.gate import Gate
 from shared.transport.rpc.options import server_options
 from shared.transport.rpc.reflection import reflect
 

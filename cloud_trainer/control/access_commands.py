@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cloud_trainer.auth.tokens import AN_AGENTS, Scope, make_token, read_tokens
 from shared.errors import ConfigError
+from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token, read_tokens
 
 _AUTHORITY_DAYS = 3650
 
@@ -20,7 +20,7 @@ def certs(
     days: Annotated[int, typer.Option(min=1, max=825, help="Days for which the certificates are valid.")] = 365,
 ) -> None:
     """Make an authority, the trainer's certificate and one for each agent; run again, it renews them."""
-    from cloud_trainer.auth.certificates import Identity, issue, make_authority, reachable_names, read_authority
+    from cloud_trainer.control.certificates import Identity, issue, make_authority, reachable_names, read_authority
 
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -8,8 +8,6 @@ from contextlib import aclosing
 import grpc
 import structlog
 
-from cloud_trainer.auth.callers import caller
-from cloud_trainer.auth.tokens import Scope
 from cloud_trainer.groups.trained_group import TrainedGroup
 from cloud_trainer.metrics import QUEUES, TrainerMetrics
 from cloud_trainer.sessions.building import run_of
@@ -18,6 +16,8 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from shared.control.answers import deployment_status, level_now, set_level, watch
 from shared.placement import AGENT
+from shared.transport.auth.callers import caller
+from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

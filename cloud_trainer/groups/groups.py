@@ -12,7 +12,6 @@ from pathlib import Path
 import grpc
 import torch
 
-from cloud_trainer.auth.callers import caller
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore
@@ -34,6 +33,7 @@ from shared.registry import codec_spec
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks
 from shared.training.optimizers import update_memory
+from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 

@@ -8,10 +8,6 @@ import structlog
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from cloud_trainer.auth.callers import Authenticator, FindTicket
-from cloud_trainer.auth.gate import Gate, GateLimits
-from cloud_trainer.auth.rate import RateLimit
-from cloud_trainer.auth.tokens import Scope, TokenBook, read_tokens
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control.service import SERVICE as CONTROL
 from cloud_trainer.metrics import TrainerMetrics
@@ -21,8 +17,12 @@ from shared.config import is_loopback
 from shared.errors import ConfigError, one_line
 from shared.events import Events
 from shared.events.calls import CallMade, CallRefused
+from shared.transport.auth.callers import Authenticator, FindTicket
+from shared.transport.auth.gate import Gate, GateLimits
+from shared.transport.auth.rate import RateLimit
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tls import TlsFiles, server_credentials
+from shared.transport.auth.tokens import Scope, TokenBook, read_tokens
 from shared.transport.rpc.contract import path_of
 from shared.transport.rpc.status import status_of
 from shared.wire.isthmus.v1 import options_pb2

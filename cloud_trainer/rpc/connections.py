@@ -12,9 +12,9 @@ from functools import partial
 
 import structlog
 
-from cloud_trainer.auth.rate import RateLimit
 from cloud_trainer.metrics import TrainerMetrics
 from shared.telemetry.raw_lines import RawLines
+from shared.transport.auth.rate import RateLimit
 
 _log = structlog.get_logger(__name__)
 

@@ -2,8 +2,6 @@
 
 import grpc
 
-from cloud_trainer.auth.callers import Caller, PeerLink, caller, no_such_ticket
-from cloud_trainer.auth.tokens import Scope
 from cloud_trainer.rpc.serving import ServedStream, first_packet, serve_attached
 from cloud_trainer.rpc.shutdown import TrainerShutdown
 from cloud_trainer.sessions.attachment import StreamName
@@ -14,6 +12,8 @@ from shared.config import LinkConfig
 from shared.errors import ProtocolError
 from shared.placement import AGENT
 from shared.runtime.placement_executor import PlacementExecutor
+from shared.transport.auth.callers import Caller, PeerLink, caller, no_such_ticket
+from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpened, LinkOpening

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 import grpc
 import structlog
 
-from cloud_trainer.auth.callers import Caller, caller, no_such_ticket
-from cloud_trainer.auth.tokens import Scope
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import check_replica, check_replica_of, load_block
 from cloud_trainer.sessions.claims import checkpoint_name
@@ -31,6 +29,8 @@ from shared.errors import (
 )
 from shared.placement import AGENT
 from shared.training import block_state
+from shared.transport.auth.callers import Caller, caller, no_such_ticket
+from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import Kind, StatusError, passed_on
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

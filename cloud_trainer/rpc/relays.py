@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import grpc
 import structlog
 
-from cloud_trainer.auth.callers import caller
 from cloud_trainer.peers.dialer import LOOK_SECONDS, PeerDialer
 from cloud_trainer.sessions.fencing import check_version
 from shared.bounds import is_session_id
@@ -20,6 +19,7 @@ from shared.client.proxy import open_way, through_proxy
 from shared.errors import ProtocolError
 from shared.runtime.run_unless_failed import run_unless_failed
 from shared.telemetry.logs import bind_run
+from shared.transport.auth.callers import caller
 from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES, carry_bytes
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError

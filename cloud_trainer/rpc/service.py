@@ -10,7 +10,6 @@ import structlog
 import torch
 from structlog.contextvars import bound_contextvars
 
-from cloud_trainer.auth.callers import caller
 from cloud_trainer.calibration.service import CopyTrainings
 from cloud_trainer.config import GROUPS_FOLDER, TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
@@ -46,6 +45,7 @@ from shared.model.build import check_run
 from shared.placement import GROUP
 from shared.runtime.placement_executor import Threads
 from shared.telemetry.logs import bind_run
+from shared.transport.auth.callers import caller
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.transport.stream.packets import Damaged, Packet, undamaged

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import grpc
 
-from cloud_trainer.auth.callers import caller_host
 from shared.placement import AGENT
+from shared.transport.auth.callers import caller_host
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.trainer_pb2 import Fence
 

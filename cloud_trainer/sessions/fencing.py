@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 import grpc
 import structlog
 
-from cloud_trainer.auth.callers import caller
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
@@ -18,6 +17,7 @@ from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.stored_record import SessionOpening
 from shared.errors import StorageError
 from shared.telemetry.logs import bind_run
+from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
 from shared.version import NO_VERSION, PROTOCOL_VERSION
 

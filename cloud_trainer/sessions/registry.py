@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import grpc
 
-from cloud_trainer.auth.callers import caller
 from cloud_trainer.sessions.session import Session
 from shared.telemetry.logs import bind_run
+from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import StatusError
 from shared.version import NO_SESSION
 

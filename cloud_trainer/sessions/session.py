@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import grpc
 
-from cloud_trainer.auth.callers import caller_host
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import PeerLinks
 from cloud_trainer.sessions.building import run_of
@@ -21,6 +20,7 @@ from shared.errors import ProtocolError
 from shared.placement import AGENT, Placement
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.training.block_state import BlockTensors
+from shared.transport.auth.callers import caller_host
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from cloud_trainer.auth.callers import caller
 from cloud_trainer.sessions.shared_thread import SharedThread, ThreadLane
 from shared.concurrency.threads import SWITCH_SECONDS
 from shared.training.device import prepare_building_thread, prepare_compute_thread
+from shared.transport.auth.callers import caller
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,11 +9,11 @@ checkpoint, which does not change. Knows nothing of calls.
 import secrets
 from collections.abc import Collection
 
-from cloud_trainer.auth.callers import BlockOffer, PeerLink, PeerTicket
-from cloud_trainer.auth.tokens import TOKEN_BYTES, digest_of
 from shared.bounds import MOST_WORKERS
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
+from shared.transport.auth.callers import BlockOffer, PeerLink, PeerTicket
+from shared.transport.auth.tokens import TOKEN_BYTES, digest_of
 
 
 class Tickets:

@@ -18,7 +18,6 @@ import xxhash
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from cloud_trainer.auth.tokens import Scope, make_token, read_tokens
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from edge_agent import EdgeConfig
@@ -49,6 +48,7 @@ from shared.training.held_state import copy_state, put_back, states_in
 from shared.training.recipe import Recipe
 from shared.training.state_file import serialize
 from shared.training.step_log import check_steps
+from shared.transport.auth.tokens import Scope, make_token, read_tokens
 from tests.fuzz.damage import absurd_texts, damaged, json_files, json_values, reworded
 from tests.fuzz.good_files import (
     CSV,

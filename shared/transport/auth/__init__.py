@@ -1,1 +1,1 @@
-"""TLS of both sides, and secrets in files that may change."""
+"""The other end of a connection: TLS, callers with their tokens and rates, and secrets in files that may change."""

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from cloud_trainer.auth.certificates import Identity, issue, make_authority
-from cloud_trainer.auth.tokens import Scope
+from cloud_trainer.control.certificates import Identity, issue, make_authority
 from edge_agent.doctor.examine import WAY_TO_THE_TRAINER, examine_trainers
 from edge_agent.doctor.finding import Status
 from shared.errors import ExitCode
+from shared.transport.auth.tokens import Scope
 from tests.support.peers.strangers import Doorkeeper
 from tests.support.running import edge_config, run_agent, running_trainer, trainer_process
 
@@ -138,7 +138,7 @@ async def test_a_token_that_is_none_of_the_trainers(door, friend):
     door.write_tokens({"theirs": list(Scope)})
     async with running_trainer(*door.flags) as server:
         findings = await examined(server.address, friend)
-    assert_fails_at("token", findings, "none of this trainer's", "cloud-trainer token")
+    assert_fails_at("token", findings, "not known here", "cloud-trainer token")
     assert findings["round trip"].status is not Status.SKIPPED, "health asks for no token"
 
 

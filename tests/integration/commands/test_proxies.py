@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloud_trainer.auth.certificates import Identity, issue
+from cloud_trainer.control.certificates import Identity, issue
 from edge_agent.doctor.examine import examine_trainers
 from edge_agent.doctor.finding import Status
 from edge_agent.run import run_training

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from cloud_trainer.auth.certificates import make_authority
+from cloud_trainer.control.certificates import make_authority
 from tests.support.peers.strangers import Doorkeeper, Peer, path_of
 from tests.support.running import heard_trainer_process
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cloud_trainer.auth.gate import Gate
+from shared.transport.auth.gate import Gate
 from shared.transport.stream.packets import Packet, serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage

@@ -37,7 +37,7 @@ async def test_too_many_calls_are_told_when_to_come_again():
         await edge.close_session(
             "nobody", pb.Fence(), resumable=False
         )  # a burst of ten seconds' worth is less than one call, and so one call
-        with pytest.raises(BusyError, match=r"too many calls .*\(server.max_calls_per_second\)") as busy:
+        with pytest.raises(BusyError, match=r"too many calls .*\(max_calls_per_second\)") as busy:
             await edge.close_session("nobody", pb.Fence(), resumable=False)
         assert 90 < busy.value.retry_after_seconds <= 100
         assert busy.value.exit_code is ExitCode.BUSY
@@ -73,7 +73,7 @@ async def test_a_call_that_ends_gives_its_place_back():
             held.append(call)
         third = await peer.unary("CloseSession", b"")
         assert third.code is Code.RESOURCE_EXHAUSTED
-        assert third.details == "2 calls of this caller are under way already (server.max_calls_at_once)"
+        assert third.details == "2 calls of this caller are under way already (max_calls_at_once)"
         for call in held:
             call.cancel()
         async with asyncio.timeout(60):

@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from benchmarks.net.relay import Fault, Relay
-from cloud_trainer.auth.certificates import make_authority
-from cloud_trainer.auth.tokens import Scope
+from cloud_trainer.control.certificates import make_authority
 from cloud_trainer.rpc.access import SCOPES
 from edge_agent import run_training
 from shared.errors import ExitCode
 from shared.telemetry.logs import configure_logs
+from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.conftest import ROOT
@@ -301,7 +301,7 @@ async def test_what_the_agent_says_when_it_is_a_stranger_and_that_no_token_is_wr
             )
 
         flags = agent_flags(door, tmp_path, secret)
-        said = await fails(ExitCode.ACCESS, "does not know this worker: the token is none", flags=flags)
+        said = await fails(ExitCode.ACCESS, "does not know this worker: the token is not known here", flags=flags)
         wrong_ca = [*flags[1:], f"tls.ca={tmp_path / 'other.pem'}"]
         said += await fails(ExitCode.ACCESS, "no secure connection to the trainer", "tls.ca", flags=wrong_ca)
         flags = agent_flags(door, tmp_path, door.tokens["all-but-train"])

@@ -7,9 +7,9 @@ import grpc
 import pytest
 from safetensors.torch import load_file
 
-from cloud_trainer.auth.tokens import AN_AGENTS, make_token
 from edge_agent import run_training
 from shared.errors import ExitCode, RefusedError, UnreachableError
+from shared.transport.auth.tokens import AN_AGENTS, make_token
 from shared.transport.stream.packets import serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

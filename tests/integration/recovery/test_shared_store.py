@@ -5,9 +5,9 @@ import asyncio
 import grpc
 import pytest
 
-from cloud_trainer.auth.callers import Caller, set_caller
-from cloud_trainer.auth.tokens import Scope
 from edge_agent import run_training
+from shared.transport.auth.callers import Caller, set_caller
+from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 from tests.support.commands import MLP

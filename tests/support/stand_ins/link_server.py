@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc
 
-from cloud_trainer.auth.callers import PeerLink
 from cloud_trainer.sessions.tickets import Tickets
 from shared.client.methods import SERVICE
 from shared.codec import aligned_buffer
 from shared.runtime.placement_executor import PlacementExecutor
+from shared.transport.auth.callers import PeerLink
 from shared.transport.rpc.options import server_options
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import Assembler

@@ -10,8 +10,6 @@ from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from cloud_trainer.auth.callers import ANYONE, Caller, set_caller
-from cloud_trainer.auth.tokens import AN_AGENTS, Scope
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.control.commands import group_table, status_table
 from cloud_trainer.control.service import TrainerControl
@@ -19,6 +17,8 @@ from cloud_trainer.groups.merging import GroupFigures
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import Quota, SessionStore
+from shared.transport.auth.callers import ANYONE, Caller, set_caller
+from shared.transport.auth.tokens import AN_AGENTS, Scope
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

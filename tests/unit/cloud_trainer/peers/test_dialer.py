@@ -2,8 +2,8 @@
 
 import pytest
 
-from cloud_trainer.auth.certificates import make_authority
 from cloud_trainer.config import TrainerConfig
+from cloud_trainer.control.certificates import make_authority
 from cloud_trainer.peers.dialer import PeerDialer
 from shared.config import load_config
 from shared.errors import ConfigError, ProtocolError

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from cloud_trainer.auth.callers import ANYONE, Caller, set_caller
 from cloud_trainer.sessions.registry import SessionRegistry
+from shared.transport.auth.callers import ANYONE, Caller, set_caller
 from shared.transport.rpc.status import StatusError
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cloud_trainer.auth.callers import BlockOffer, PeerLink
 from cloud_trainer.sessions.tickets import Tickets
+from shared.transport.auth.callers import BlockOffer, PeerLink
 from tests.support.examples import examples
 
 WORKERS = ["near", "far", "farthest"]

@@ -2,7 +2,7 @@
 
 import datetime
 
-from cloud_trainer.auth.certificates import Identity, issue, make_authority
+from cloud_trainer.control.certificates import Identity, issue, make_authority
 from edge_agent.doctor.examine import check_credentials
 from edge_agent.doctor.finding import Status, fine
 from edge_agent.doctor.reach import SOON

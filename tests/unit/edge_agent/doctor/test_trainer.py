@@ -19,8 +19,8 @@ GOOD = {
 
 def test_a_token_is_judged_by_the_calls_that_it_opens():
     assert judge_token(GOOD).status is OK
-    unknown = judge_token({**GOOD, "read": ProbeAnswer(Code.UNAUTHENTICATED, "the token is none of this trainer's")})
-    assert (unknown.status, unknown.result) == (FIX, "the token is none of this trainer's")
+    unknown = judge_token({**GOOD, "read": ProbeAnswer(Code.UNAUTHENTICATED, "the token is not known here")})
+    assert (unknown.status, unknown.result) == (FIX, "the token is not known here")
     narrow = judge_token(
         {**GOOD, "train": ProbeAnswer(Code.PERMISSION_DENIED), "control": ProbeAnswer(Code.PERMISSION_DENIED)}
     )

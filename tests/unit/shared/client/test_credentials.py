@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloud_trainer.auth.certificates import make_authority
+from cloud_trainer.control.certificates import make_authority
 from edge_agent import EdgeConfig
 from shared.client.credentials import trainer_access
 from shared.config import load_config

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from cloud_trainer.auth import probes
-from cloud_trainer.auth.probes import Probes
+from shared.transport.auth import probes
+from shared.transport.auth.probes import Probes
 from shared.transport.rpc.status import StatusError
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_trainer.auth.tokens import Scope, make_token, read_tokens
 from shared.errors import ConfigError
+from shared.transport.auth.tokens import Scope, make_token, read_tokens
 
 SUBJECTS = st.from_regex(r"[A-Za-z0-9_.@-]{1,64}", fullmatch=True)
 

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 
 import grpc
 
-from cloud_trainer.auth.callers import Authenticator, Caller, PeerLink, PeerTicket, caller
-from cloud_trainer.auth.gate import Gate, GateLimits
-from cloud_trainer.auth.tokens import Scope, make_token, read_tokens
 from shared.events import Events
 from shared.events.calls import CallMade, CallRefused
+from shared.transport.auth.callers import Authenticator, Caller, PeerLink, PeerTicket, caller
+from shared.transport.auth.gate import Gate, GateLimits
 from shared.transport.auth.reloaded import Reloaded
+from shared.transport.auth.tokens import Scope, make_token, read_tokens
 from shared.transport.rpc.status import status_of
 
 Code = grpc.StatusCode

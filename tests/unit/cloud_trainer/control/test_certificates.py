@@ -8,7 +8,7 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
-from cloud_trainer.auth.certificates import Identity, issue, make_authority, read_authority
+from cloud_trainer.control.certificates import Identity, issue, make_authority, read_authority
 from cloud_trainer.main import app
 from shared.errors import ConfigError
 from shared.transport.auth.tls import TlsFiles, read_material

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from cloud_trainer.auth.tokens import AN_AGENTS, Scope, TokenBook
 from shared.errors import ConfigError
 from shared.transport.auth.reloaded import Reloaded
+from shared.transport.auth.tokens import AN_AGENTS, Scope, TokenBook
 from shared.transport.rpc.status import Kind, StatusError
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -156,10 +156,10 @@ class Authenticator:
 
     def _by_token(self, book: TokenBook, shown: str) -> Caller:
         if not shown.lower().startswith(_TOKEN):
-            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"this trainer asks for a bearer token; {_HOW}")
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"a bearer token is asked for; {_HOW}")
         entry = book.find(shown[len(_TOKEN) :].strip())
         if entry is None:
-            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"the token is none of this trainer's; {_HOW}")
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"the token is not known here; {_HOW}")
         return Caller(entry.subject, frozenset(entry.scopes))
 
     def _by_certificate(self, context: Context) -> Caller:

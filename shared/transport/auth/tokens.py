@@ -26,7 +26,6 @@ from shared.transport.auth.secrets import read_file
 
 TOKEN_BYTES = 32
 """Random bytes of a token."""
-KEY = "auth.tokens"
 
 
 class Scope(StrEnum):
@@ -80,20 +79,23 @@ class TokenBook:
         return found
 
 
-def read_tokens(path: Path) -> TokenBook:
-    """The book of a file. Raises ConfigError; an empty file is one that is being written, for no tokens are a comment."""
-    data = read_file(path, KEY)
+def read_tokens(path: Path, key: str = "auth.tokens") -> TokenBook:
+    """The book of a file that the configuration's `key` names.
+
+    Raises ConfigError; an empty file is one that is being written, for no tokens are a comment.
+    """
+    data = read_file(path, key)
     if not data.strip():
-        raise ConfigError(f"{KEY}: {path} is empty; a file that is to let nobody in must hold a comment that says so")
+        raise ConfigError(f"{key}: {path} is empty; a file that is to let nobody in must hold a comment that says so")
     try:
         content = parse_toml(data.decode())
         entries = _TokenFile.model_validate_json(json.dumps(content, default=str)).token
     except ValidationError as cause:
-        raise ConfigError(f"{KEY}: {path}: {first_complaint(cause, 'the file')}") from cause
+        raise ConfigError(f"{key}: {path}: {first_complaint(cause, 'the file')}") from cause
     except ValueError as cause:
-        raise ConfigError(f"{KEY}: {path} is not valid TOML: {cause}") from cause
+        raise ConfigError(f"{key}: {path} is not valid TOML: {cause}") from cause
     if len({entry.sha256 for entry in entries}) < len(entries):
-        raise ConfigError(f"{KEY}: {path} holds the same token twice")
+        raise ConfigError(f"{key}: {path} holds the same token twice")
     return TokenBook(entries)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cloud_trainer.auth.rate import BURST_SECONDS, RateLimit
+from shared.transport.auth.rate import BURST_SECONDS, RateLimit
 
 
 class Clock:

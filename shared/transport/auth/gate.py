@@ -15,13 +15,13 @@ from urllib.parse import unquote
 
 import grpc
 
-from cloud_trainer.auth.callers import Authenticator, Caller, Context, set_caller
-from cloud_trainer.auth.probes import Probes
-from cloud_trainer.auth.rate import RateLimit
-from cloud_trainer.auth.tokens import Scope
 from shared.concurrency.tasks import repeat
 from shared.events import Emit, ignore
 from shared.events.calls import CallMade, CallRefused
+from shared.transport.auth.callers import Authenticator, Caller, Context, set_caller
+from shared.transport.auth.probes import Probes
+from shared.transport.auth.rate import RateLimit
+from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.status import StatusError, abort
 
 _BUSY_RETRY_SECONDS = 1.0
@@ -151,7 +151,7 @@ class Gate(grpc.aio.ServerInterceptor):
         if len(calls) >= self._calls_at_once:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self._calls_at_once} calls of this caller are under way already (server.max_calls_at_once)",
+                f"{self._calls_at_once} calls of this caller are under way already (max_calls_at_once)",
                 _BUSY_RETRY_SECONDS,
             )
         call = _Call(who, Scope(needed), asyncio.timeout(None))
@@ -165,7 +165,7 @@ class Gate(grpc.aio.ServerInterceptor):
             if not call.limit.expired():
                 raise
             raise StatusError(
-                grpc.StatusCode.UNAUTHENTICATED, f"the trainer's operator has withdrawn the tokens of {who.subject!r}"
+                grpc.StatusCode.UNAUTHENTICATED, f"the operator has withdrawn the tokens of {who.subject!r}"
             ) from None
         finally:
             calls.discard(call)
@@ -191,7 +191,7 @@ class Gate(grpc.aio.ServerInterceptor):
         if wait_seconds:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"too many calls in too short a time (server.max_calls_per_second); try again in {wait_seconds:.2g} s",
+                f"too many calls in too short a time (max_calls_per_second); try again in {wait_seconds:.2g} s",
                 wait_seconds,
             )
 
@@ -203,7 +203,7 @@ def _key(who: Caller, host: str) -> str:
 def _closed() -> StatusError:
     return StatusError(
         grpc.StatusCode.UNAVAILABLE,
-        "the trainer cannot read its file of tokens (auth.tokens), so it admits nobody new until its operator repairs the file",
+        "the file of tokens cannot be read, so nobody new is admitted until the operator repairs it",
         _CLOSED_RETRY_SECONDS,
     )
 

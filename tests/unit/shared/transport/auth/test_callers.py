@@ -3,9 +3,9 @@
 import grpc
 import pytest
 
-from cloud_trainer.auth.callers import Authenticator, Caller
-from cloud_trainer.auth.tokens import Scope, TokenBook
+from shared.transport.auth.callers import Authenticator, Caller
 from shared.transport.auth.reloaded import Reloaded
+from shared.transport.auth.tokens import Scope, TokenBook
 from shared.transport.rpc.status import StatusError
 
 LINK, OTHER = "/a.Service/Link", "/a.Service/Other"

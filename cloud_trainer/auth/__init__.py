@@ -1,1 +1,0 @@
-"""Callers of the trainer: tokens, tickets, and limits on the rate of calls."""
