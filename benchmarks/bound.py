@@ -27,6 +27,7 @@ from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.model.features import features_of
+from shared.registry import LossConfig
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.policies import KeptGraph, Replay
@@ -120,7 +121,7 @@ def computers_alone(chosen: list[str], staleness: int, steps: int = 12) -> tuple
     stage = Stage(experiment.held, 0, cut)
     policy = (Replay if staleness else KeptGraph)(stage)
     cloud = lone_stage(chain, cut, len(chain.blocks), experiment.recipe, torch.device("cpu"))
-    head = LossHead("cross_entropy", None)
+    head = LossHead(LossConfig(), None)
     edge_seconds, cloud_seconds = [], []
     for batch in experiment.loader.iterate(0, steps):
         began = time.perf_counter()

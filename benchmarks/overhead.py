@@ -26,6 +26,7 @@ from shared.config import load_config
 from shared.model.build import build_model
 from shared.model.chain import build_chain
 from shared.model.features import features_of
+from shared.registry import LossConfig
 from shared.telemetry.logs import configure_logs
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
@@ -78,7 +79,7 @@ def alone_seconds(channels: int, size: int, idle_seconds: float) -> tuple[list[f
     cpu = torch.device("cpu")
     stage, cloud = lone_stage(chain, 0, 1, recipe, cpu), lone_stage(chain, 1, 2, recipe, cpu)
     edge = KeptGraph(stage)
-    head = LossHead("cross_entropy", None)
+    head = LossHead(LossConfig(), None)
     edge_seconds, cloud_seconds = [], []
     for step in range(ROUNDS):
         time.sleep(idle_seconds)

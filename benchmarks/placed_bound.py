@@ -30,6 +30,7 @@ from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from shared.config import load_config
 from shared.model.features import Gradients, Slots, features_of
+from shared.registry import LossConfig
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
 from shared.training.policies import KeptGraph, Replay
@@ -143,7 +144,7 @@ def workers_alone(shape: Shape, chosen: list[str], staleness: int, steps: int = 
         (KeptGraph if staleness == 0 or index == last else Replay)(stage, input_gradient=index > 0)
         for index, stage in enumerate(stages)
     ]
-    head = LossHead("cross_entropy", None)
+    head = LossHead(LossConfig(), None)
     seconds: dict[str, list[float]] = {worker: [0.0] * steps for worker in shape.workers}
     for batch in experiment.loader.iterate(0, steps):
         features: Slots = batch.features

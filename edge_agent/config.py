@@ -33,7 +33,7 @@ from shared.config import (
     Section,
 )
 from shared.errors import ConfigError
-from shared.registry import LOSSES, OptimizerConfig, Precisions, bit_widths
+from shared.registry import LossConfig, OptimizerConfig, Precisions, bit_widths
 from shared.registry.corrections import check_correction
 from shared.training.recipe import ScheduleConfig
 
@@ -156,10 +156,6 @@ class TrainingConfig(Section):
     checkpoint_activations: bool = False
     """Keep only the inputs of each block for its backward, which computes the block's forward again: less memory for more
     computing, with the same results."""
-    loss: Annotated[
-        str, Field(json_schema_extra={"allowed": f"one of {', '.join(LOSSES)}, or package.module:function"})
-    ] = "cross_entropy"
-    """Loss that is minimised. A function of the user's own must be allowed by the trainer's operator too."""
     evaluate_every_epochs: NonNegativeInt = 1
     """Epochs between evaluations. 0 evaluates at the end only, and after `evaluate_every_steps`."""
     evaluate_every_steps: PositiveInt | None = Field(default=None, examples=[500])
@@ -167,6 +163,8 @@ class TrainingConfig(Section):
     on_nan: Literal["stop", "warn"] = "stop"
     """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
     good weights; "warn" says it once in the log and goes on."""
+    loss: LossConfig = Field(default_factory=LossConfig)
+    """Loss and its arguments; a name alone, as `loss = "mse"` in `[training]`, is one without arguments."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     """Optimizer: the rule by which weights follow gradients. Each block has its own state, on whichever side it is."""
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)

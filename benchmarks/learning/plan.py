@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from shared.codec import FeedbackMode
 from shared.execution.split import Scheme
-from shared.registry import OptimizerConfig
+from shared.registry import LossConfig, OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 
 BATCH_SIZE = 32
@@ -188,7 +188,7 @@ class Trial:
         return Recipe(
             optimizer=OptimizerConfig(learning_rate=self.learning_rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY),
             schedule=schedule,
-            loss="cross_entropy",
+            loss=LossConfig(),
             seed=self.seed,
             staleness_correction="prediction" if self.config in SUITES[self.suite].predicted else "none",
             steps_per_epoch=self.steps_per_epoch,

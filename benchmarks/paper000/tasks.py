@@ -13,7 +13,7 @@ from edge_agent.data import Dataset
 from edge_agent.data.named import load_dataset
 from shared.model.build import ALL_LEARN
 from shared.model.learning import Learning
-from shared.registry import OptimizerConfig
+from shared.registry import LossConfig, OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
 
 SIZES = ("small", "paper")
@@ -75,7 +75,7 @@ class Task:
         return Recipe(
             optimizer=self.sizes[size].optimizer,
             schedule=schedule,
-            loss=self.loss,
+            loss=LossConfig(name=self.loss),
             seed=seed,
             frozen=self.learning.frozen,
             learns=self.learning.learns,

@@ -12,7 +12,6 @@ from edge_agent.experiment.placing import (
     codec_schedules,
     completed,
     configured_codecs,
-    is_divisible,
     placement_of,
 )
 from edge_agent.experiment.privacy import permissions_of
@@ -99,7 +98,7 @@ class Experiment(Workload):
 
     def is_whole(self, block: int) -> bool:
         """Tell whether one worker has to run a block on all samples of a batch."""
-        return block == len(self.chain.blocks) - 1 and not is_divisible(self.config.training.loss)
+        return block == len(self.chain.blocks) - 1 and not self.config.training.loss.is_divisible
 
     def handed_over(self, before: Placement, successor: str, worker: str = "") -> Placement:
         """The placement that gives a trainer without blocks all that another one has.

@@ -36,7 +36,7 @@ from shared.placement import (
     two_workers,
     weight_crossings,
 )
-from shared.registry import LOSSES
+from shared.registry import LossConfig
 from shared.training.held_state import changing_blocks
 
 
@@ -77,18 +77,14 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
 
 
-def _check_loss(placement: Placement, loss: str) -> None:
+def _check_loss(placement: Placement, loss: LossConfig) -> None:
     heads = [tile.worker for tile in placement.holders(placement.blocks - 1)]
-    if len(heads) > 1 and not is_divisible(loss):
+    if len(heads) > 1 and not loss.is_divisible:
         raise ConfigError(
-            f"placement: {' and '.join(heads)} would each compute the loss {loss!r} of a part of the batch, and it is the mean "
-            "over all tokens of a batch; let one worker have the last block for all samples"
+            f"placement: {' and '.join(heads)} would each compute the loss {loss.name!r} of a part of the batch, and it is the "
+            "mean over all tokens of a batch, or by the weights of its classes; let one worker have the last block for all "
+            "samples"
         )
-
-
-def is_divisible(loss: str) -> bool:
-    """Tell whether several workers may each compute a loss of their samples."""
-    return loss not in LOSSES or LOSSES[loss].divisible
 
 
 def completed(placement: Placement, workload: Workload, labels_to: frozenset[str] | None) -> Placement:

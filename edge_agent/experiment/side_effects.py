@@ -214,8 +214,9 @@ class _Trial:
         if foreign:
             shapes = ", ".join(str(tuple(each.shape)) for each in foreign[:3])
             raise ModelError(
-                f"training.loss {self._recipe.loss!r} has parameters of its own ({len(foreign)}, of shape {shapes}), which no "
-                "optimizer updates and no checkpoint has; let the model's last block have them, and hand on what the loss needs"
+                f"training.loss {self._recipe.loss.name!r} has parameters of its own ({len(foreign)}, of shape {shapes}), "
+                "which no optimizer updates and no checkpoint has; let the model's last block have them, and hand on what the "
+                "loss needs"
             )
 
     def _refuse_loss(self, together: _Together, loss: float | None, failure: BaseException | None) -> NoReturn:
@@ -224,9 +225,9 @@ class _Trial:
         givers = [block.name for block in self._blocks if reached.intersection(map(id, block.module.parameters()))]
         source = f"block {givers[-1]!r} gives it something besides" if givers else "something else has a part in it"
         raise ModelError(
-            f"training.loss {self._recipe.loss!r} {what} where it has the outputs and the labels alone, as on a worker of its "
-            f"own: {source} (by a list, an attribute, a global, an earlier call, a random number); let the model return that "
-            "as one output more, which a loss of your own takes in a tuple"
+            f"training.loss {self._recipe.loss.name!r} {what} where it has the outputs and the labels alone, as on a worker "
+            f"of its own: {source} (by a list, an attribute, a global, an earlier call, a random number); let the model return "
+            "that as one output more, which a loss of your own takes in a tuple"
         ) from failure
 
 

@@ -68,7 +68,7 @@ class Copy:
         if losses[-1].correct is None:
             raise ConfigError(
                 "a calibration compares accuracies; it needs class numbers as labels and one output a class, which "
-                f"this model and training.loss {self._recipe.loss!r} do not have"
+                f"this model and training.loss {self._recipe.loss.name!r} do not have"
             )
 
     def judge(self, batches: Batches) -> tuple[int, int]:

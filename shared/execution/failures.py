@@ -7,7 +7,7 @@ from shared.errors import DeviceError, IsthmusError, ModelError, ProtocolError
 from shared.foreign import described, foreign_code
 from shared.model.features import Features, specs_of
 from shared.model.spec import TensorSpec
-from shared.registry import Labels, labels_of
+from shared.registry import Labels, LossConfig
 from shared.training.device import device_failure
 from shared.training.losses import check_label_shape
 
@@ -23,8 +23,8 @@ def translate_failures(what: str, device: torch.device) -> foreign_code:
     return foreign_code(lambda cause: _failure(what, device, cause))
 
 
-def translate_loss_failures(loss: str, outputs: Features, labels: Features) -> foreign_code:
-    """Do the same for a body that computes a loss, given by its name, of the last block's output and the labels.
+def translate_loss_failures(loss: LossConfig, outputs: Features, labels: Features) -> foreign_code:
+    """Do the same for a body that computes a loss, of the last block's output and the labels.
 
     Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output does not have.
     """
@@ -40,7 +40,7 @@ def translate_loss_failures(loss: str, outputs: Features, labels: Features) -> f
             return wrong
         shapes = " and ".join(str(tuple(output.shape)) for output in outputs)
         kinds = " and ".join(f"{one.dtype} {tuple(one.shape)}" for one in labels)
-        return _failure(f"loss {loss!r} of an output {shapes} and labels {kinds}", device, cause)
+        return _failure(f"loss {loss.name!r} of an output {shapes} and labels {kinds}", device, cause)
 
     return foreign_code(failure)
 
@@ -53,12 +53,12 @@ def _failure(what: str, device: torch.device, cause: BaseException) -> IsthmusEr
     return cause if isinstance(cause, IsthmusError) else ModelError(f"{what} failed with {described(cause)}")
 
 
-def _check_labels(loss: str, outputs: Features, labels: Features) -> None:
+def _check_labels(loss: LossConfig, outputs: Features, labels: Features) -> None:
     for one in labels:
         check_label_shape(loss, specs_of(outputs), TensorSpec.of(one))
-    if labels_of(loss) is Labels.CLASSES and not labels[0].is_floating_point():
+    if loss.labels is Labels.CLASSES and not labels[0].is_floating_point():
         _check_classes(labels[0], outputs[0].shape[1])
-    if labels_of(loss) is Labels.TOKENS:
+    if loss.labels is Labels.TOKENS:
         _check_classes(labels[0], outputs[0].shape[-1])
 
 

@@ -17,7 +17,7 @@ from shared.registry.codecs import (
     codec_of_bits,
     codec_spec,
 )
-from shared.registry.losses import LOSSES, Labels, LossSpec, labels_of
+from shared.registry.losses import LOSSES, Argument, Labels, LossConfig, LossSpec
 from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, OptimizerSettings, OptimizerSpec
 from shared.registry.policies import POLICIES
 from shared.registry.precisions import Precision, Precisions
@@ -29,8 +29,10 @@ __all__ = [
     "OPTIMIZERS",
     "POLICIES",
     "SINCE",
+    "Argument",
     "CodecSpec",
     "Labels",
+    "LossConfig",
     "LossSpec",
     "OptimizerConfig",
     "OptimizerSettings",
@@ -43,5 +45,4 @@ __all__ = [
     "codec_names",
     "codec_of_bits",
     "codec_spec",
-    "labels_of",
 ]

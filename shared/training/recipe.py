@@ -12,7 +12,7 @@ from shared.bounds import MOST_LABEL_TENSORS, MOST_RECALLED_SAMPLES, MOST_SAMPLE
 from shared.config import OneOf, Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import FrozenMode, Learning
-from shared.registry import OptimizerConfig, Precision, Precisions, codec_names
+from shared.registry import LossConfig, OptimizerConfig, Precision, Precisions, codec_names
 from shared.registry.corrections import StalenessCorrection, check_correction
 
 _SCHEDULE_KEYS = {
@@ -69,8 +69,8 @@ class Recipe(Section):
     """Rule by which weights follow gradients."""
     schedule: ScheduleConfig
     """Rule by which the learning rate follows the step."""
-    loss: str
-    """Name of the loss that training minimises."""
+    loss: LossConfig
+    """Loss that training minimises."""
     seed: int
     """Decides the first weights and dropout."""
     precision: Precisions = "fp32"

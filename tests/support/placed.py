@@ -20,7 +20,7 @@ from shared.model.features import Features, Gradients
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import random_state
 from shared.placement import BlockSlice, Placement, StepPlan, Tile, Window, held_blocks
-from shared.registry import Precision, Precisions
+from shared.registry import LossConfig, Precision, Precisions
 from shared.registry.optimizers import OptimizerGroup
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLabels, BatchLoss, LossHead, label_tensors
@@ -97,8 +97,8 @@ def batch_of(step: int, samples: int) -> tuple[Tensor, Tensor]:
         return torch.randn(samples, INPUTS), torch.randint(CLASSES, (samples,))
 
 
-def method(backward: str = "replay", loss: str = "cross_entropy") -> Method:
-    return Method(LossHead(loss, None), backward)
+def method(backward: str = "replay", loss: LossConfig | None = None) -> Method:
+    return Method(LossHead(loss or LossConfig(), None), backward)
 
 
 def in_process(

@@ -23,7 +23,7 @@ from shared.model.chain import Chain, build_chain
 from shared.model.inputs import Inputs, by_place, features_of_inputs
 from shared.model.output import choose_output
 from shared.model.random_state import random_state
-from shared.registry import OptimizerConfig, codec_spec
+from shared.registry import LossConfig, OptimizerConfig, codec_spec
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 
@@ -160,14 +160,15 @@ def plain_loop(
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
-def plain_loss(name: str, output: Value, labels: Tensor) -> Tensor:
+def plain_loss(loss: LossConfig, output: Value, labels: Tensor) -> Tensor:
     """The loss of a batch, as a user writes it; or the user's own."""
-    if ":" in name:
-        return resolve_name(name)(output, labels)
-    if name == "token_cross_entropy":
-        return nn.functional.cross_entropy(output.view(-1, output.shape[-1]), labels.view(-1))
+    given = {key: torch.tensor(value) if isinstance(value, list) else value for key, value in loss.kwargs.items()}
+    if ":" in loss.name:
+        return resolve_name(loss.name)(output, labels, **given)
+    if loss.name == "token_cross_entropy":
+        return nn.functional.cross_entropy(output.view(-1, output.shape[-1]), labels.view(-1), **given)
     plain = {"mse": "mse_loss", "bce_with_logits": "binary_cross_entropy_with_logits"}
-    return getattr(nn.functional, plain.get(name, name))(output, labels)
+    return getattr(nn.functional, plain.get(loss.name, loss.name))(output, labels, **given)
 
 
 class PlainEdge:

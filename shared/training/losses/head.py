@@ -1,18 +1,20 @@
 """The results of a loss on a batch: its mean, and the error gradient at the model's output."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pkgutil import resolve_name
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
 from shared.model.features import Features, Gradients, specs_of
 from shared.model.spec import TensorSpec, is_differentiable
-from shared.registry import LOSSES, Labels, labels_of
+from shared.registry import LOSSES, Labels, LossConfig
 from shared.training.losses.labels import BatchLabels, check_label_count, check_label_shape, label_tensors
 
 
@@ -56,23 +58,22 @@ class LossHead:
     """A loss function: mean over the batch of (output, labels). A user's own takes a tuple where several tensors leave the last
     block, and where the labels are several."""
 
-    def __init__(self, name: str, allowed: Allowed | None) -> None:
-        """name: one of `LOSSES`, or package.module:function if it is allowed. Raises ModelError."""
-        self._name = name
-        self._labels = labels_of(name)
+    def __init__(self, loss: LossConfig, allowed: Allowed | None) -> None:
+        """allowed: names of functions that it may be, beside those of `LOSSES`. Raises ModelError."""
+        self._loss, self._labels = loss, loss.labels
         self._checked: tuple[list[torch.Size], list[tuple[torch.Size, torch.dtype]]] | None = None
         """The shapes of the last outputs, and the shapes and types of the last labels."""
-        if name in LOSSES:
-            self._function = resolve_name(LOSSES[name].implementation)
-        elif ":" in name:
-            self._function = load_factory(name, allowed=allowed)
-            if isinstance(self._function, type):
-                raise ModelError(
-                    f"loss {name!r} is a class; name a function of the output and the labels, as of torch.nn.functional, or a "
-                    "function of your own that calls it with the weights that it is to have"
-                )
+        self._arguments: dict[str, Any] = {}
+        """The arguments of the function beside outputs and labels, for the last outputs."""
+        if loss.name in LOSSES:
+            self._function = resolve_name(LOSSES[loss.name].implementation)
+        elif ":" in loss.name:
+            self._function = load_factory(loss.name, allowed=allowed)
+            _check_function(loss, self._function)
         else:
-            raise ModelError(f"loss {name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function")
+            raise ModelError(
+                f"loss {loss.name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function"
+            )
 
     def compute(
         self,
@@ -89,16 +90,17 @@ class LossHead:
         by the mean of their losses, so each counts alike, a short one too. scale: of the root, so that small gradients do not
         vanish.
         """
-        if share != 1.0 and self._labels is Labels.TOKENS:
+        if share != 1.0 and not self._loss.is_divisible:
             raise ModelError(
-                f"loss {self._name!r} is the mean over all tokens of a batch; one worker must have the last block for all "
-                "samples"
+                f"loss {self._loss.name!r} is the mean over all tokens of a batch, or by the weights of its classes; one "
+                "worker must have the last block for all samples"
             )
         fitted = self._fitted(outputs, label_tensors(labels))
-        loss = self._function(*(each[0] if len(each) == 1 else each for each in (outputs, fitted)))
+        given = (each[0] if len(each) == 1 else each for each in (outputs, fitted))
+        loss = self._function(*given, **self._arguments)
         if loss.numel() != 1:
             raise ModelError(
-                f"loss {self._name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
+                f"loss {self._loss.name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
             )
         root = loss if share == 1.0 else loss * share
         root = root if batches == 1 else root / batches
@@ -136,12 +138,53 @@ class LossHead:
         """The labels as the function takes them, on the device of the outputs."""
         layout = [one.shape for one in outputs], [(one.shape, one.dtype) for one in labels]
         if layout != self._checked:  # batch after batch has the same
-            check_label_count(self._name, len(labels))
+            check_label_count(self._loss, len(labels))
             for one in labels:
-                check_label_shape(self._name, specs_of(outputs), TensorSpec.of(one))
+                check_label_shape(self._loss, specs_of(outputs), TensorSpec.of(one))
             self._checked = layout
+            if self._loss.kwargs:
+                self._arguments = {
+                    key: _argument(value, outputs[0], is_float=key in self._loss.arguments)
+                    for key, value in self._loss.kwargs.items()
+                }
         output = outputs[0]
         there = tuple(one.to(output.device) for one in labels)
         if self._labels is Labels.ALIKE and there[0].dim() < output.dim():
             return (there[0].unsqueeze(-1),)
         return there
+
+
+def _check_function(loss: LossConfig, function: Callable[..., object]) -> None:
+    """Refuse what is no function of the output, the labels and the given arguments. Raises ModelError."""
+    if isinstance(function, type) or type(function).__module__ == "torch.nn.modules.loss":
+        what = "a class" if isinstance(function, type) else "a module of torch.nn"
+        raise ModelError(
+            f"loss {loss.name!r} is {what}; name a function of the output and the labels, with its arguments beside it, as in "
+            'training.loss = { name = "cross_entropy", kwargs = { weight = [1.0, 2.0] } }'
+        )
+    if not loss.kwargs:
+        return
+    try:
+        signature(function).bind(None, None, **loss.kwargs)
+    except TypeError as cause:
+        raise ModelError(f"loss {loss.name!r} cannot be called with training.loss.kwargs: {cause}") from cause
+    except ValueError:  # a function of C, which does not say what it takes
+        return
+
+
+def _argument(value: JsonValue, output: Tensor, *, is_float: bool) -> Any:
+    """An argument as the function takes it: a list of numbers as a tensor beside the output, of its type if it has fractions.
+
+    is_float: of whole numbers too. Under autocast, which computes losses in float32, it is not of fewer bits.
+    """
+    if not isinstance(value, list):
+        return value
+    try:
+        tensor = torch.tensor(value)
+    except (TypeError, ValueError, RuntimeError):  # other things than numbers, or lists of several lengths
+        return value
+    if not (is_float or tensor.is_floating_point()):
+        return tensor.to(output.device)
+    is_automatic = torch.is_autocast_enabled(output.device.type)
+    dtype = torch.promote_types(output.dtype, torch.float32) if is_automatic else output.dtype
+    return torch.tensor(value, dtype=dtype, device=output.device)

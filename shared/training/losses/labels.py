@@ -3,13 +3,14 @@
 import math
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from shared.bounds import MOST_LABEL_TENSORS
 from shared.errors import ModelError
 from shared.model.features import Features, FeatureSpecs
 from shared.model.spec import TensorSpec
-from shared.registry import Labels, labels_of
+from shared.registry import Argument, Labels, LossConfig
 
 BatchLabels = Tensor | Features
 """Labels of a batch: one tensor, or several, which a loss of the user's own takes as a tuple."""
@@ -40,7 +41,7 @@ def widened(labels: Tensor) -> Tensor:
     return labels if labels.is_floating_point() else labels.long()
 
 
-def check_labels(loss: str, inputs: FeatureSpecs, outputs: FeatureSpecs, labels: TensorSpec) -> None:
+def check_labels(loss: LossConfig, inputs: FeatureSpecs, outputs: FeatureSpecs, labels: TensorSpec) -> None:
     """Refuse labels that the loss cannot take or that are too many, from their shape and type alone. Raises ModelError.
 
     inputs, outputs: of the whole model, for a batch of any size. labels: one tensor of them.
@@ -55,36 +56,38 @@ def check_labels(loss: str, inputs: FeatureSpecs, outputs: FeatureSpecs, labels:
         )
 
 
-def check_label_count(loss: str, count: int) -> None:
+def check_label_count(loss: LossConfig, count: int) -> None:
     """Refuse labels of too many tensors, and of several where the loss is one of `LOSSES`. Raises ModelError."""
     if count > MOST_LABEL_TENSORS:
         raise ModelError(f"the labels of a batch are {count} tensors; at most {MOST_LABEL_TENSORS} are possible")
-    if count > 1 and labels_of(loss) is not Labels.ANY:
+    if count > 1 and loss.labels is not Labels.ANY:
         raise ModelError(
-            f"loss {loss!r} takes one tensor of labels, and the labels are {count}; let training.loss be a function of yours, "
-            "as package.module:function, which takes the tuple"
+            f"loss {loss.name!r} takes one tensor of labels, and the labels are {count}; let training.loss be a function of "
+            "yours, as package.module:function, which takes the tuple"
         )
 
 
-def check_label_shape(loss: str, outputs: FeatureSpecs, labels: TensorSpec) -> None:
-    """Refuse labels of a shape that one of `LOSSES` cannot take with these outputs. Raises ModelError."""
-    if labels_of(loss) is Labels.ANY:
+def check_label_shape(loss: LossConfig, outputs: FeatureSpecs, labels: TensorSpec) -> None:
+    """Refuse labels of a shape that one of `LOSSES` cannot take with these outputs, and arguments of another number of classes.
+    Raises ModelError."""
+    if loss.labels is Labels.ANY:
         return
     if len(outputs) > 1:
         raise ModelError(
-            f"loss {loss!r} takes one tensor, and the model returns {len(outputs)}; let model.output name one of them, or "
+            f"loss {loss.name!r} takes one tensor, and the model returns {len(outputs)}; let model.output name one of them, or "
             "training.loss a function of yours, as package.module:function, which takes the tuple and the labels"
         )
     (output,) = outputs
+    _check_arguments(loss, output.shape)
     shapes = f"the model's output is {output.shape}, the labels are {labels.shape}"
-    if labels_of(loss) is Labels.ALIKE and output.shape not in (labels.shape, (*labels.shape, 1)):
-        raise ModelError(f"loss {loss!r} takes labels of the output's own shape: {shapes}")
-    if labels_of(loss) is Labels.TOKENS and (labels.dtype.is_floating_point or output.shape[:-1] != labels.shape):
+    if loss.labels is Labels.ALIKE and output.shape not in (labels.shape, (*labels.shape, 1)):
+        raise ModelError(f"loss {loss.name!r} takes labels of the output's own shape: {shapes}")
+    if loss.labels is Labels.TOKENS and (labels.dtype.is_floating_point or output.shape[:-1] != labels.shape):
         raise ModelError(
-            f"loss {loss!r} takes an output whose last dimension is the tokens' scores, and integer labels of the output's "
-            f"shape without that dimension: {shapes}"
+            f"loss {loss.name!r} takes an output whose last dimension is the tokens' scores, and integer labels of the "
+            f"output's shape without that dimension: {shapes}"
         )
-    if labels_of(loss) is not Labels.CLASSES or (labels.dtype.is_floating_point and output.shape == labels.shape):
+    if loss.labels is not Labels.CLASSES or (labels.dtype.is_floating_point and output.shape == labels.shape):
         return
     fits = len(output.shape) >= 2 and labels.shape == (output.shape[0], *output.shape[2:])
     if not fits or labels.dtype.is_floating_point:
@@ -94,6 +97,33 @@ def check_label_shape(loss: str, outputs: FeatureSpecs, labels: TensorSpec) -> N
         elif len(output.shape) > 2 and labels.shape == output.shape[:-1]:
             hint = "; this output seems to have its classes last, which loss 'token_cross_entropy' takes"
         raise ModelError(
-            f"loss {loss!r} takes an output whose second dimension is the classes, and labels of the output's shape without "
-            f"that dimension: {shapes}{hint}"
+            f"loss {loss.name!r} takes an output whose second dimension is the classes, and labels of the output's shape "
+            f"without that dimension: {shapes}{hint}"
         )
+
+
+def _check_arguments(loss: LossConfig, output: tuple[int, ...]) -> None:
+    """Refuse weights that do not suit an output of this shape. Raises ModelError."""
+    sample = output[1:]
+    classes = output[-1:] if loss.labels is Labels.TOKENS else sample[:1]
+    for key, argument in loss.arguments.items():
+        shape = _shape_of(loss.kwargs[key])
+        if argument is Argument.CLASSES:
+            fits = shape == classes
+        else:  # a single number suits every output
+            stretched = zip(reversed(shape), reversed(sample or (1,)), strict=False)
+            fits = len(shape) <= max(1, len(sample)) and all(length in (1, most) for length, most in stretched)
+        if not fits:
+            raise ModelError(
+                f"loss {loss.name!r} is given {key} of {' x '.join(map(str, shape))} numbers, and the model's output is "
+                f"{output}; {key} must be {argument.value}"
+            )
+
+
+def _shape_of(value: JsonValue) -> tuple[int, ...]:
+    """The lengths of nested lists of equal lengths."""
+    lengths = []
+    while isinstance(value, list):
+        lengths.append(len(value))
+        value = value[0]
+    return tuple(lengths)

@@ -4,9 +4,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def token_cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
+def token_cross_entropy(
+    output: Tensor, labels: Tensor, weight: Tensor | None = None, label_smoothing: float = 0.0
+) -> Tensor:
     """The mean cross entropy of all tokens of a batch whose label is not -100.
 
-    output: (B, T, V), a score of each of V tokens at each place. labels: (B, T), int64.
+    output: (B, T, V), a score of each of V tokens at each place. labels: (B, T), int64. weight: (V,), of each token.
     """
-    return F.cross_entropy(output.flatten(0, -2), labels.flatten())
+    return F.cross_entropy(output.flatten(0, -2), labels.flatten(), weight, label_smoothing=label_smoothing)

@@ -57,6 +57,10 @@ def test_the_loss_of_tokens_is_computed_by_one_worker(tmp_path):
     permitted = ('privacy.inputs_to=["gpu"]', 'privacy.gradients_to=["gpu"]')
     with pytest.raises(ConfigError, match="edge and gpu would each compute the loss 'token_cross_entropy' of a part"):
         placed(GPU, shared, *permitted, 'training.loss="token_cross_entropy"')
+    with pytest.raises(
+        ConfigError, match=r"each compute the loss 'cross_entropy' of a part .* by the weights of its classes"
+    ):
+        placed(GPU, shared, *permitted, f"training.loss.kwargs={{weight={[1.0] * 10}}}")
     assert placed(GPU, shared, *permitted).holders(3)[1].worker == "gpu"
 
 

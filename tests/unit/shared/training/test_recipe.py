@@ -175,7 +175,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    24: {
+    25: {
         "accumulate_batches": "integer",
         "changes.above": "number",
         "changes.codec": "string",
@@ -185,7 +185,8 @@ RECIPES = {
         "frozen_mode": "string",
         "label_tensors": "integer",
         "learns": "array",
-        "loss": "string",
+        "loss.kwargs": "object",
+        "loss.name": "string",
         "optimizer.alpha": "number",
         "optimizer.beta2_decay": "number",
         "optimizer.betas": "array or null",
