@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_agent.planning import Profile, Question, SearchSpace, Simulated, conditions_of
+from edge_agent.planning import Profile, Question, SearchSpace, conditions_of, simulated_seconds
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices
 from edge_agent.planning.families.tiers.columns import Divisions
@@ -28,7 +28,7 @@ def best_of_fewer(profile: Profile, inputs_to: frozenset[str], staleness: int = 
     choices, at = Choices(question, (FLOAT32_BITS,)), conditions_of(profile)
     every = choices.listed(range(choices.first_cut, len(profile) + 1), range(1, profile.batch_size + 1))
     among = every.take(np.flatnonzero(_workers(every) < len(profile.names)))
-    bounds, simulated = Bounds(profile, at, staleness).seconds(among), Simulated(profile, at)
+    bounds = Bounds(profile, at, staleness).seconds(among)
     found: Best | None = None
     for row in np.argsort(bounds):
         if found is not None and bounds[row] >= found.seconds:
@@ -36,7 +36,7 @@ def best_of_fewer(profile: Profile, inputs_to: frozenset[str], staleness: int = 
         one = among.take(np.array([row]))
         layout = layout_of(one, profile.names, len(profile), profile.batch_size, staleness)
         placement = coded(profile, layout)
-        seconds = simulated.seconds(placement)
+        seconds = simulated_seconds(profile, placement, at)
         if found is None or seconds < found.seconds:
             found = Best(placement, seconds)
     assert found is not None, "the device alone leaves two out"

@@ -8,7 +8,6 @@ For any placement, operation by operation: operation_costs.py, tasks.py and plac
 from edge_agent.planning.cost import (
     Conditions,
     Loads,
-    Simulated,
     Times,
     conditions_of,
     loads_of,
@@ -16,6 +15,7 @@ from edge_agent.planning.cost import (
     moving_seconds,
     pipeline_seconds,
     runs_of,
+    simulated_seconds,
     stacked_loads,
     steady_seconds,
 )
@@ -55,7 +55,7 @@ from edge_agent.planning.profile import (
     profile_to_json,
     with_batch_size,
 )
-from edge_agent.planning.profile_operations import layout_tasks
+from edge_agent.planning.profile_operations import layout_tasks, measured_rates
 from edge_agent.planning.rates import Rates, parse_rate, parse_seconds
 from edge_agent.planning.runs.comparison import CHAIN_CONTESTANTS, CONTESTANTS, Result, Setting, compare
 from edge_agent.planning.runs.run import PROBE_SECONDS, Run, Switch
@@ -107,7 +107,6 @@ __all__ = [
     "Run",
     "SearchSpace",
     "Setting",
-    "Simulated",
     "StepTasks",
     "Switch",
     "Times",
@@ -128,6 +127,7 @@ __all__ = [
     "load_profile",
     "load_trace",
     "loads_of",
+    "measured_rates",
     "most_exact",
     "moved_bits",
     "moving_seconds",
@@ -145,6 +145,7 @@ __all__ = [
     "runs_of",
     "simulate",
     "simulate_placement",
+    "simulated_seconds",
     "stacked",
     "stacked_loads",
     "steady_seconds",

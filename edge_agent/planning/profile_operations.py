@@ -4,7 +4,9 @@ was measured, and otherwise the measured time of its run of blocks.
 The seconds of runs contain a replay if they were measured with one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import FLOAT32_BITS
@@ -25,7 +27,6 @@ from shared.placement import (
     Operation,
     Placement,
     Route,
-    StepPlan,
     Tile,
     ValueFacts,
 )
@@ -34,17 +35,35 @@ FORWARD_SHARE = 1 / 3
 """Share of the forward pass in a stage's seconds, if only their sum was measured."""
 
 
-def layout_tasks(profile: Profile, layout: Layout, *, over_any_link: bool = False) -> StepTasks:
-    """Return the tasks of a step. PlanError if any of them, or a link, was not measured.
+def layout_tasks(profile: Profile, layout: Layout, rates: Mapping[Link, Rates]) -> StepTasks:
+    """Return the tasks of a step over links of these rates. PlanError if one of them, or of the links, was not measured."""
+    if profile.by_samples is not None:
+        return placement_tasks(profile, coded(profile, layout), rates)
+    return step_tasks(layout.placement(), facts_of(profile), ProfileOperations(profile, layout), rates, replays=False)
 
-    over_any_link: takes every link to carry a bit a second, as where rates are asked for later.
+
+def placement_tasks(
+    profile: Profile, placement: Placement, rates: Mapping[Link, Rates], factors: Mapping[str, float] | None = None
+) -> StepTasks:
+    """Return the same of any placement, by a profile that has costs by samples.
+
+    factors: ratios of workers' present times to the measured ones. PlanError for a codec that the profile lacks.
     """
-    placement, model = layout.placement(), facts_of(profile)
-    links = StepPlan(placement, model).links
-    rates = {link: Rates(1.0, 1.0, 1.0) if over_any_link else _rates(profile, link) for link in links}
-    if profile.by_samples is None:
-        return step_tasks(placement, model, ProfileOperations(profile, layout), rates, replays=False)
-    return step_tasks(coded(profile, layout), model, profile.by_samples, rates, shared=profile.shared_segments)
+    costs = profile.by_samples
+    assert costs is not None
+    changed = {name: factor for name, factor in (factors or {}).items() if factor != 1.0}
+    known = costs.slowed(changed) if changed else costs
+    return step_tasks(placement, facts_of(profile), known, rates, shared=profile.shared_segments)
+
+
+def measured_rates(profile: Profile) -> dict[Link, Rates]:
+    """Return the rates of every link as measured, or those of the path through all workers between."""
+    ways = {hop: profile.way(*hop) for hop in combinations(profile.names, 2)}
+    return {
+        Link(*hop): Rates(way.uplink, way.downlink, way.round_trip_seconds or 0.0)
+        for hop, way in ways.items()
+        if way is not None and way.uplink is not None and way.downlink is not None
+    }
 
 
 def facts_of(profile: Profile) -> ModelFacts:
@@ -73,13 +92,6 @@ def coded(profile: Profile, layout: Layout) -> Placement:
             )
         codecs[route] = codec
     return replace(layout.placement(), workers=profile.names, codecs=codecs)
-
-
-def _rates(profile: Profile, link: Link) -> Rates:
-    way = profile.way(*link)
-    if way is None or way.uplink is None or way.downlink is None:
-        return profile.rates(*link)
-    return Rates(way.uplink, way.downlink, way.round_trip_seconds or 0.0)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from edge_agent.planning.cost.conditions import Conditions, Direction, condition
 from edge_agent.planning.cost.layouts import computing_seconds, loads_of
 from edge_agent.planning.cost.loads import Loads, Paths, Slower, Times, joined, pipeline_seconds, steady_seconds
 from edge_agent.planning.cost.programs import loads_of_step
-from edge_agent.planning.cost.simulated import Simulated, simulated_loads
+from edge_agent.planning.cost.simulated import simulated_loads, simulated_seconds
 from edge_agent.planning.cost.stacked import stacked_loads
 from edge_agent.planning.cost.switching import Runs, bits_between, moved_bits, moving_seconds, runs_of
 
@@ -14,7 +14,6 @@ __all__ = [
     "Loads",
     "Paths",
     "Runs",
-    "Simulated",
     "Slower",
     "Times",
     "bits_between",
@@ -28,6 +27,7 @@ __all__ = [
     "pipeline_seconds",
     "runs_of",
     "simulated_loads",
+    "simulated_seconds",
     "stacked_loads",
     "steady_seconds",
     "through_others",

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from edge_agent.planning.measurements import FLOAT32_BITS
 from edge_agent.planning.operation_costs import BlockCosts
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.profile_operations import layout_tasks
-from shared.placement import Backward, Forward, Update, stages
+from edge_agent.planning.rates import Rates
+from shared.placement import Backward, Forward, Link, Update, stages
 
 
 def computing_seconds(profile: Profile, layout: Layout) -> dict[int, float]:
@@ -59,7 +61,9 @@ def loads_of(profile: Profile, layouts: Sequence[Layout]) -> Loads:
 
 
 def _by_tasks(profile: Profile, layout: Layout) -> Loads:
-    return loads_of_step(layout_tasks(profile, layout, over_any_link=True), profile.names)
+    # Every link carries a bit a second: rates are asked for later.
+    any_link = {Link(*hop): Rates(1.0, 1.0, 1.0) for hop in combinations(profile.names, 2)}
+    return loads_of_step(layout_tasks(profile, layout, any_link), profile.names)
 
 
 def _stacked(profile: Profile, workers: tuple[int, ...], layouts: Sequence[Layout]) -> Loads:

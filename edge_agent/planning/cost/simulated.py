@@ -13,34 +13,18 @@ from edge_agent.planning.cost.programs import loads_of_step
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.placement_simulator import steady_step_seconds
 from edge_agent.planning.profile import Profile
-from edge_agent.planning.profile_operations import coded, facts_of
+from edge_agent.planning.profile_operations import coded, facts_of, placement_tasks
 from edge_agent.planning.rates import Rates
-from edge_agent.planning.step_tasks import step_tasks
-from edge_agent.planning.tasks import StepTasks
 from shared.placement import Cargo, Link, Placement, Route, crossings
 
 
-class Simulated:
-    """The steps of any placement, by a profile that has costs by samples, under some conditions."""
+def simulated_seconds(profile: Profile, placement: Placement, at: Conditions) -> float:
+    """Return the seconds of a step of any placement with a full pipeline, by a profile that has costs by samples.
 
-    def __init__(self, profile: Profile, at: Conditions) -> None:
-        assert profile.by_samples is not None
-        places = {name: place for place, name in enumerate(profile.names)}
-        self._rates: Mapping[Link, Rates] = {
-            Link(near, far): at.link(places[near], places[far]) for near, far in combinations(profile.names, 2)
-        }
-        factors = {name: float(at.factors[place]) for name, place in places.items() if at.factors[place] != 1.0}
-        self._costs = profile.by_samples.slowed(factors) if factors else profile.by_samples
-        self._shared = profile.shared_segments
-        self._facts = facts_of(profile)
-
-    def tasks(self, placement: Placement) -> StepTasks:
-        """Return the tasks of a step. PlanError for a codec that the profile lacks."""
-        return step_tasks(placement, self._facts, self._costs, self._rates, shared=self._shared)
-
-    def seconds(self, placement: Placement) -> float:
-        """Return the seconds of a step with a full pipeline."""
-        return steady_step_seconds(self.tasks(placement))
+    PlanError for a codec that the profile lacks.
+    """
+    factors = dict(zip(profile.names, at.factors.tolist(), strict=True))
+    return steady_step_seconds(placement_tasks(profile, placement, _rates_at(profile, at), factors))
 
 
 def simulated_loads(profile: Profile, layouts: Sequence[Layout], at: Conditions) -> Loads:
@@ -48,15 +32,19 @@ def simulated_loads(profile: Profile, layouts: Sequence[Layout], at: Conditions)
 
     PlanError for a width of which the profile has no codec.
     """
-    simulated = Simulated(profile, at)
-    return joined([_loads_at(simulated, profile, layout, at) for layout in layouts])
+    return joined([_loads_at(profile, layout, at) for layout in layouts])
 
 
-def _loads_at(simulated: Simulated, profile: Profile, layout: Layout, at: Conditions) -> Loads:
+def _rates_at(profile: Profile, at: Conditions) -> Mapping[Link, Rates]:
+    places = {name: place for place, name in enumerate(profile.names)}
+    return {Link(near, far): at.link(places[near], places[far]) for near, far in combinations(profile.names, 2)}
+
+
+def _loads_at(profile: Profile, layout: Layout, at: Conditions) -> Loads:
     placement, costs = coded(profile, layout), profile.by_samples
     assert costs is not None
     # Devices as they were measured: factors come from the conditions.
-    step = Simulated(profile, replace(at, factors=np.ones(len(at.factors)))).tasks(placement)
+    step = placement_tasks(profile, placement, _rates_at(profile, at))
     loads = loads_of_step(step, profile.names, at)
     work = computing_seconds(profile, layout)
     for one in crossings(placement, facts_of(profile)):
@@ -69,4 +57,4 @@ def _loads_at(simulated: Simulated, profile: Profile, layout: Layout, at: Condit
         work={place: np.array([work[place]]) for place in loads.work},
         host={place: busy - work[place] for place, busy in loads.work.items()},
     )
-    return replace(loads, stretch=simulated.seconds(placement) / loads.seconds(at))
+    return replace(loads, stretch=simulated_seconds(profile, placement, at) / loads.seconds(at))

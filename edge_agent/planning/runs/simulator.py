@@ -14,7 +14,7 @@ from edge_agent.planning.engine.moves import CHANGE_TRIPS
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement
 from edge_agent.planning.profile import Hop, Profile
-from edge_agent.planning.profile_operations import layout_tasks
+from edge_agent.planning.profile_operations import layout_tasks, measured_rates
 from edge_agent.planning.runs.phases import simulate_phases
 from edge_agent.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, steps_until
 from edge_agent.planning.traces import LinkTrace, slowest
@@ -89,7 +89,7 @@ class _Simulation:
         if len(self._links) == 1 and layout.is_stacked:
             (link,) = self._links.values()
             return simulate_phases(self._profile, layout, link, begin, until)
-        step = layout_tasks(self._profile, layout)
+        step = layout_tasks(self._profile, layout, measured_rates(self._profile))
         return simulate_placement(step, traces=self._traces, begin=begin, until=until)
 
     def _moved(self, begin: float, before: Layout, after: Layout) -> float:

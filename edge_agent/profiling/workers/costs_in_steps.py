@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edge_agent.planning import Profile, Simulated, conditions_of, with_batch_size
+from edge_agent.planning import Profile, conditions_of, simulated_seconds, with_batch_size
 from edge_agent.planning.measurements import Floats
 from edge_agent.planning.operation_costs import Linear
 from shared.placement import Placement
@@ -73,8 +73,8 @@ def costs_in_steps(profile: Profile, steps: Sequence[tuple[Placement, float]]) -
         blocks = costs.slowed({name: cost.factor for name, cost in found.items()})
         messages = {name: cost.message for name, cost in found.items()}
         changed = replace(profile, by_samples=replace(blocks, messages=messages))
-        simulator = Simulated(changed, conditions_of(changed))
-        parts: Floats = np.array([simulator.seconds(placement) for placement, _ in steps]) / measured
+        at = conditions_of(changed)
+        parts: Floats = np.array([simulated_seconds(changed, placement, at) for placement, _ in steps]) / measured
         return parts - 1.0
 
     def with_messages(both: Floats) -> Floats:

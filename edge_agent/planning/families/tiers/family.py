@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_agent.planning.cost import Conditions, Loads, Simulated
+from edge_agent.planning.cost import Conditions, Loads, simulated_seconds
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.tiers.baselines import baselines
 from edge_agent.planning.families.tiers.bounds import Bounds
@@ -117,7 +117,7 @@ def _choices_of_staleness(question: Question) -> tuple[int, ...]:
 
 def seconds_of(question: Question, layout: Layout, at: Conditions) -> float:
     """Return the seconds of a step of any layout in the simulator."""
-    return Simulated(question.profile, at).seconds(coded(question.profile, layout))
+    return simulated_seconds(question.profile, coded(question.profile, layout), at)
 
 
 def search(question: Question, at: Conditions) -> Plan:
@@ -133,10 +133,10 @@ class _Search:
         profile, space = question.profile, question.space
         check_staleness(space.staleness)
         check_widths(space.bits)
+        self._question, self._at = question, at
         self._profile, self._staleness = profile, space.staleness or 0
         self.choices = Choices(question, widths_of(question))
         self._bounds = Bounds(profile, at, self._staleness)
-        self._simulated = Simulated(profile, at)
         self.most_simulated = LEAST_SIMULATED + BLOCKS_SIMULATED // len(profile)
         self._known: dict[bytes, float] = {}
         self._tried: list[tuple[float, int, Divisions]] = []
@@ -194,7 +194,7 @@ class _Search:
         """Return the seconds of a step of one division."""
         (key,) = keys(one)
         if key not in self._known:
-            seconds = self._simulated.seconds(coded(self._profile, self._layout(one)))
+            seconds = seconds_of(self._question, self._layout(one), self._at)
             self._known[key] = seconds
             self._tried.append((seconds, len(self._tried), one))
             if self._best is None or seconds < self._best[1]:

@@ -22,6 +22,7 @@ from edge_agent.planning import (
     conditions_of,
     layout_tasks,
     loads_of,
+    measured_rates,
     simulate_placement,
     stacked,
 )
@@ -39,7 +40,11 @@ def test_the_cost_of_any_placement_says_the_same(blocks, stages, seed, staleness
     stages = min(stages, blocks)
     chain = parse_profile(chain_document(blocks, stages, seed), "chain")
     plan = plan_chain(chain, (2, 4, 32), staleness)
-    cost, loads, at = step_cost(layout_tasks(chain, plan.layout)), loads_of(chain, [plan.layout]), conditions_of(chain)
+    cost, loads, at = (
+        step_cost(layout_tasks(chain, plan.layout, measured_rates(chain))),
+        loads_of(chain, [plan.layout]),
+        conditions_of(chain),
+    )
     names = chain.names
     stages = {names[place]: float(seconds[0]) for place, seconds in loads.worker_seconds(at).items() if seconds[0]}
     assert cost.workers == pytest.approx(stages)
@@ -54,7 +59,7 @@ def test_an_unmeasured_placement_has_no_tasks():
     document["workers"][1]["replayed"] = [run for run in document["workers"][1]["replayed"] if run[:2] != [1, 3]]
     chain = parse_profile(document, "chain")
     with pytest.raises(PlanError, match="was not measured; choose other cuts or bits"):
-        layout_tasks(chain, stacked(chain, (1,), 0, (32,)))
+        layout_tasks(chain, stacked(chain, (1,), 0, (32,)), measured_rates(chain))
 
 
 LIGHT_GRADIENTS = chain_document(6, 3, seed=7) | {"gradient_bytes": [1000.0] * 7, "min_bits": None}
@@ -76,7 +81,7 @@ def test_a_run_over_rates_that_hold_takes_what_the_simulator_of_a_placement_says
     (result,) = compare(one, ["partition"])
     start = result.run.start
     assert start == best(Question(probed(one), one.space)).layout
-    step = layout_tasks(probed(one), start)
+    step = layout_tasks(probed(one), start, measured_rates(probed(one)))
     expected = 100 * simulate_placement(step, 60).seconds_per_step()
     assert result.seconds_per_100_steps == pytest.approx(expected, rel=0.01)
 
@@ -138,5 +143,5 @@ def test_a_run_of_two_workers_is_what_their_four_phases_say(profile, trip_second
     phases = simulate_phases(bare, layout, link, 0.0, run_seconds)
     found = Rates(link.uplink.mean, link.downlink.mean, trip_seconds)
     bare = linked(bare, [found])
-    run = simulate_placement(layout_tasks(bare, layout), until=run_seconds)
+    run = simulate_placement(layout_tasks(bare, layout, measured_rates(bare)), until=run_seconds)
     assert len(run.settled) == pytest.approx(len(phases.settled), rel=0.05)

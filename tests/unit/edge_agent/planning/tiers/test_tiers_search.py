@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edge_agent.planning import Question, SearchSpace, Simulated, best, conditions_of
+from edge_agent.planning import Question, SearchSpace, best, conditions_of, simulated_seconds
 from edge_agent.planning.families.tiers import family
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices
@@ -42,13 +42,12 @@ class Costs:
         shares = range(1, profile.batch_size + 1)
         self.every = choices.listed(range(choices.first_cut, len(profile) + 1), shares)
         self.bounds = Bounds(profile, self.at, staleness).seconds(self.every)
-        self._simulated = Simulated(profile, self.at)
 
     def seconds(self, row: int) -> float:
         profile, staleness = self.question.profile, self.question.space.staleness
         one = self.every.take(np.array([row]))
         layout = family.layout_of(one, NAMES, len(profile), profile.batch_size, staleness)
-        return self._simulated.seconds(coded(profile, layout))
+        return simulated_seconds(profile, coded(profile, layout), self.at)
 
 
 @pytest.mark.first_case

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from edge_agent.planning import Linear, Simulated, conditions_of, load_profile
+from edge_agent.planning import Linear, conditions_of, load_profile, simulated_seconds
 from edge_agent.profiling.workers.costs_in_steps import InSteps, costs_in_steps, with_costs
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from tests.conftest import ROOT
@@ -56,7 +56,7 @@ DIVISIONS = [
 def step_seconds(costs, placement, factors=(1.0, 1.0, 1.0)):
     blocks = PROFILE.by_samples.slowed(dict(zip(NAMES, factors, strict=True)))
     changed = replace(PROFILE, by_samples=replace(blocks, messages=dict(zip(NAMES, costs, strict=True))))
-    return Simulated(changed, conditions_of(changed)).seconds(placement)
+    return simulated_seconds(changed, placement, conditions_of(changed))
 
 
 def found_in(measured):
