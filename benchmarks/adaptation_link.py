@@ -33,12 +33,13 @@ from edge_agent.planning import (
     Layout,
     LinkTrace,
     Profile,
-    Rates,
+    Question,
     Run,
     SearchSpace,
     Setting,
     Trace,
     compare,
+    conditions_of,
     simulate,
 )
 
@@ -62,8 +63,6 @@ RUN_SECONDS = 40.0
 """About how long a run is made, by the simulator."""
 ALONE_SECONDS = 15.0
 """About how long edge-only is measured, by the profile."""
-NO_MATTER = Rates(1.0, 1.0)
-"""The rates of a link that is not used."""
 REPEATS = 2
 
 
@@ -151,7 +150,7 @@ class Measurement:
 
     def alone_seconds_per_step(self) -> list[float]:
         """Seconds of each step of edge-only runs."""
-        steps = ceil(ALONE_SECONDS / edge_only(self.profile, NO_MATTER).seconds_per_step)
+        steps = ceil(ALONE_SECONDS / edge_only(Question(self.profile), conditions_of(self.profile)).seconds_per_step)
         taken = []
         for _ in range(self.repeats):
             ends = self.ready.agent.run(self.flags(Deployed(1, 0, 32), steps + 1), alone=True).ends

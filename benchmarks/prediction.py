@@ -20,15 +20,23 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.net import Link, Measure, linked_namespaces, slowed_device
-from benchmarks.rivals.pair import fixed
+from benchmarks.rivals.pair import fixed, over
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, seconds_per_step, write_json
 from benchmarks.support.series import Training, Trainings, trainings
-from edge_agent.planning import Layout, Profile, Question, Rates, SearchSpace, greedy, load_profile, parts_of
-from edge_agent.planning.planners.plan import over
+from edge_agent.planning import (
+    Layout,
+    Profile,
+    Question,
+    Rates,
+    SearchSpace,
+    greedy,
+    load_profile,
+    parts_of,
+)
 from shared.errors import IsthmusError
 
 MEDIAN_GOAL, WORST_GOAL, DECISION_GOAL = 0.10, 0.20, 0.05
@@ -142,6 +150,10 @@ class Bench:
         self.link.shape(uplink, downlink)
         return Rates(self.plain.uplink(TCP_SECONDS), self.plain.downlink(TCP_SECONDS))
 
+    def question(self) -> Question:
+        """Return what is asked of the planners."""
+        return Question(self.profile, SearchSpace(BITS), HORIZON_STEPS)
+
     def phases(self, layout: Layout, rates: Rates) -> tuple[float, float, float, float]:
         """Return the seconds of the device, the uplink, the trainer and the downlink in a step."""
         parts = parts_of(Question(self.profile), layout, over(self.profile, rates))
@@ -151,7 +163,7 @@ class Bench:
 
     def measure(self, nominal: tuple[float, float], rates: Rates, deployment: Deployed) -> Case:
         """Predict one deployment and run it."""
-        plan = fixed(self.profile, rates, deployment.layout(self.profile), HORIZON_STEPS)
+        plan = fixed(self.question(), over(self.profile, rates), deployment.layout(self.profile))
         predicted = plan.seconds_per_step
         counted = round(MEASURED_SECONDS / predicted)
         segment = (deployment.staleness + 1) * -(-LEAST_SEGMENT_STEPS // (deployment.staleness + 1))
@@ -161,7 +173,9 @@ class Bench:
         modelled = None
         if run.uplink_bits_per_second is not None and run.downlink_bits_per_second is not None:
             seen = Rates(run.uplink_bits_per_second, run.downlink_bits_per_second)
-            modelled = fixed(self.profile, seen, deployment.layout(self.profile), HORIZON_STEPS).seconds_per_step
+            modelled = fixed(
+                self.question(), over(self.profile, seen), deployment.layout(self.profile)
+            ).seconds_per_step
         measured = Spread.of(seconds)
         case = Case(*nominal, deployment, predicted, self.phases(plan.layout, rates), measured, modelled)
         print(*row(case), file=sys.stderr, flush=True)
@@ -169,7 +183,7 @@ class Bench:
 
     def decide(self, nominal: tuple[float, float], rates: Rates) -> Choice:
         """Ask the planner, and run its choice and what else could be best."""
-        chosen = Deployed.of(greedy(self.profile, rates, SearchSpace(BITS), HORIZON_STEPS).layout)
+        chosen = Deployed.of(greedy(self.question(), over(self.profile, rates)).layout)
         cases = {each: self.measure(nominal, rates, each) for each in self.rivals(rates) | {chosen}}
         first = sorted(cases, key=lambda each: cases[each].measured_seconds.median)[:FINALISTS]
         finalists = dict.fromkeys([chosen, *first])
@@ -188,7 +202,7 @@ class Bench:
         """The deployments predicted best, and the best at each cut."""
         cuts = range(1, len(self.profile))
         everything = [Deployed(*each) for each in product(cuts, range(MOST_STALENESS + 1), BITS)]
-        plans = [fixed(self.profile, rates, each.layout(self.profile), HORIZON_STEPS) for each in everything]
+        plans = [fixed(self.question(), over(self.profile, rates), each.layout(self.profile)) for each in everything]
         plans.sort(key=lambda plan: plan.seconds_per_step)
         best = {
             cut: next(Deployed.of(plan.layout) for plan in plans if plan.layout.tiles[0].stop == cut) for cut in cuts

@@ -31,6 +31,7 @@ from edge_agent.planning import (
     PROBE_SECONDS,
     LinkTrace,
     Profile,
+    Question,
     Rates,
     SearchSpace,
     Setting,
@@ -41,7 +42,7 @@ from edge_agent.planning import (
     simulate,
 )
 from edge_agent.planning.families.pair import listed_pairs
-from edge_agent.planning.planners.plan import migration_seconds, over
+from edge_agent.planning.planners.plan import migration_seconds
 
 MAHIMAHI = ("TMobile-LTE-short", "Verizon-LTE-short")
 LEAST_RATE = 1000.0
@@ -98,7 +99,7 @@ def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> flo
     The best way through cuts and seconds, by dynamic programming over the steps done, each second with the bits and the K that
     are best in it. A change of the cut loses the blocks' way and the filling of the pipeline.
     """
-    choices = space.best_staleness(profile)
+    setting, choices = Setting(profile, [link], space, link.duration_seconds), space.best_staleness(profile)
     each = [listed_pairs(profile, space, (staleness,)) for staleness in choices]
     found = each[0]
     cuts = np.unique(found.cuts)
@@ -106,13 +107,14 @@ def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> flo
     done, fixed = np.zeros(len(cuts)), np.zeros((len(choices), len(found)))
     for moment in moments.tolist():
         now, ahead = (
-            over(
-                profile,
-                Rates(
-                    max(LEAST_RATE, link.uplink.mean_between(moment, moment + span)),
-                    max(LEAST_RATE, link.downlink.mean_between(moment, moment + span)),
-                    link.round_trip_seconds,
-                ),
+            setting.at(
+                [
+                    Rates(
+                        max(LEAST_RATE, link.uplink.mean_between(moment, moment + span)),
+                        max(LEAST_RATE, link.downlink.mean_between(moment, moment + span)),
+                        link.round_trip_seconds,
+                    )
+                ]
             )
             for span in (1.0, AHEAD_SECONDS)
         )
@@ -120,7 +122,8 @@ def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> flo
         all_speeds, all_filling = held.max(axis=0), found.loads.at(now).filling()
         best = np.array([np.flatnonzero(found.cuts == cut)[all_speeds[found.cuts == cut].argmax()] for cut in cuts])
         speeds, filling = all_speeds[best], all_filling[best]
-        lost_seconds = np.array([migration_seconds(profile, int(cut), cuts, ahead) for cut in cuts]) + filling
+        moving = [migration_seconds(Question(profile, from_cut=int(cut)), cuts, ahead) for cut in cuts]
+        lost_seconds = np.array(moving) + filling
         np.fill_diagonal(lost_seconds, 0.0)
         done = (done[:, None] - lost_seconds * np.maximum(speeds[:, None], speeds[None, :])).max(axis=0) + speeds
         fixed += held

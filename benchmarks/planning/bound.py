@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import linprog
 
+from benchmarks.rivals.pair import over
 from edge_agent.planning import PROBE_SECONDS, LinkTrace, Profile, Rates, SearchSpace, Trace
 from edge_agent.planning.families.pair import Pairs, listed_pairs
 from edge_agent.planning.measurements import FLOAT32_BITS, Floats
-from edge_agent.planning.planners.plan import over
 from shared.errors import PlanError
 
 ROUNDING = 1e-6

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from benchmarks.rivals.pair import over
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
 from edge_agent.planning import (
@@ -60,7 +61,7 @@ def seconds_per_decision(profile: Profile, repeats: int) -> list[float]:
     for _ in range(repeats):
         rates, from_cut = Rates(draw.uniform(1e6, 1e9), draw.uniform(1e6, 1e9)), draw.randint(1, len(profile))
         started = time.perf_counter()
-        greedy(profile, rates, SPACE, from_cut=from_cut)
+        greedy(Question(profile, SPACE, from_cut=from_cut), over(profile, rates))
         taken.append(time.perf_counter() - started)
     return taken
 
@@ -104,7 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     profile = deep_profile(arguments.blocks)
     spread = Spread.of(seconds_per_decision(profile, arguments.repeats))
-    evaluated = greedy(profile, Rates(1e7, 1e7), SPACE).evaluated
+    evaluated = greedy(Question(profile, SPACE), over(profile, Rates(1e7, 1e7))).evaluated
     print(
         f"{arguments.blocks} blocks, {evaluated} deployments: {spread.show(1e3, 3)} ms a decision, median (quartiles)"
     )

@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from rich.console import Console
 
+from benchmarks.rivals.pair import over
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from edge_agent.planning import (
@@ -24,6 +25,7 @@ from edge_agent.planning import (
     LinkTrace,
     Profile,
     ProfiledBlock,
+    Question,
     Rates,
     SearchSpace,
     Trace,
@@ -98,7 +100,7 @@ def random_case(seed: int, longest_period_seconds: float = LONGEST_PERIOD_SECOND
     rates = (high, low) if draw.random() < 0.5 else (low, high)
     trace = Trace.of_durations([period / 2] * 2, [rate * 1e6 for rate in rates])
     known = draw.choice(rates) * 1e6
-    planned = greedy(profile, Rates(known, known), SPACE).layout
+    planned = greedy(Question(profile, SPACE), over(profile, Rates(known, known))).layout
     return Case(
         seed, profile, LinkTrace(trace, trace), period, rates, replace(planned, staleness=profile.max_staleness or 0)
     )

@@ -119,9 +119,12 @@ def measure(name: str, link_name: str, round_trip_seconds: float, seconds: float
     """One row."""
     profile, (up, down) = DEVICES[name], LINKS[link_name]
     link = LinkTrace(Trace.constant(up), Trace.constant(down), round_trip_seconds)
-    planned, best = compare(Setting(profile, [link], SPACE, seconds), ("greedy", "best-fixed"))
-    start = first_deployment(profile, Rates(up, down), SPACE)
-    expected_steps = seconds / greedy(profile, Rates(up, down, round_trip_seconds), SPACE).seconds_per_step
+    setting = Setting(profile, [link], SPACE, seconds)
+    planned, best = compare(setting, ("greedy", "best-fixed"))
+    start = first_deployment(setting.question, setting.at([Rates(up, down)]))
+    expected_steps = (
+        seconds / greedy(setting.question, setting.at([Rates(up, down, round_trip_seconds)])).seconds_per_step
+    )
     engine = Engine(profile, SPACE, start, total_steps=expected_steps)
     surprised = simulate(profile, [link], start, seconds, engine, begin=PROBE_SECONDS)
     return Row(

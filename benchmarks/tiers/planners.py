@@ -9,7 +9,7 @@ from rich.table import Table
 from benchmarks.tiers.linear_programme import every_division
 from benchmarks.tiers.networks import ALEXNET, Layer, Network, Setting, document_of, profile_of
 from edge_agent.planner_names import BEST, HIERTRAIN
-from edge_agent.planning import Question, SearchSpace, conditions_of, phases_of, plan_tiers
+from edge_agent.planning import Question, SearchSpace, conditions_of, phases_of, planned
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.columns import columns_of
 from edge_agent.planning.papers.hiertrain import eq12_seconds
@@ -47,7 +47,7 @@ def paces() -> list[Pace]:
         for planner in (BEST, HIERTRAIN):
             begun = time.perf_counter()
             question = Question(profile, SearchSpace((8, 32), 0, inputs_to=inputs_to))
-            plan = plan_tiers(question, planner)
+            plan = planned(question, planner)
             seconds = time.perf_counter() - begun
             phased = phases_of(question, plan.layout) if planner == HIERTRAIN else None
             step_seconds = plan.seconds_per_step if phased is None else phased[1]

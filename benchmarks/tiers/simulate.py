@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.tiers.networks import ALEXNET, LENET, Network, Setting, profile_of
 from edge_agent.planner_names import ALL_CLOUD, ALL_DEVICE, ALL_EDGE, BEST, HIERTRAIN, TIER_PLANNER_NAMES
-from edge_agent.planning import Question, SearchSpace, phases_of, plan_tiers
+from edge_agent.planning import Question, SearchSpace, phases_of, planned
 from edge_agent.planning.families.tiers.divisions import Division
 
 NEAR_MBIT = 5.0
@@ -53,10 +53,10 @@ def rows_of(name: str) -> Iterator[Row]:
     network, speeds, _ = SPEEDS[name]
     for far_mbit in FAR_MBIT:
         question = question_of(network, speeds, far_mbit, frozenset(WORKERS[1:]))
-        found = {each: plan_tiers(question, each) for each in TIER_PLANNER_NAMES}
+        found = {each: planned(question, each) for each in TIER_PLANNER_NAMES}
         seconds = {each: plan.seconds_per_step for each, plan in found.items()}
         kept = question_of(network, speeds, far_mbit, frozenset())
-        seconds[KEPT] = plan_tiers(kept, BEST).seconds_per_step
+        seconds[KEPT] = planned(kept, BEST).seconds_per_step
         phased = {each: phases_of(question, plan.layout) for each, plan in found.items()}
         phases = {each: both[1] for each, both in phased.items() if both is not None}
         best = phased[BEST]
@@ -149,7 +149,7 @@ def cores() -> dict[float, list[float]]:
     network, (edge, near, gpu), _ = SPEEDS["alexnet"]
     return {
         far_mbit: [
-            plan_tiers(
+            planned(
                 question_of(network, (edge, near * count, gpu), far_mbit, frozenset(WORKERS[1:])), BEST
             ).seconds_per_step
             for count in range(1, MOST_CORES + 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.tiers.fewer import best_of_fewer
 from benchmarks.tiers.measured import Bench, Measured, question_of
 from edge_agent.planner_names import BEST, HIERTRAIN
-from edge_agent.planning import Profile, plan_tiers
+from edge_agent.planning import Profile, planned
 from edge_agent.planning.profile_operations import coded
 from shared.placement import Placement
 
@@ -32,7 +32,7 @@ def placements_of(profile: Profile, inputs_to: Sequence[str]) -> dict[str, Place
     """Return what is tried in a setting, each placement once."""
 
     def placed(planner: str, staleness: int = 0) -> Placement:
-        return coded(profile, plan_tiers(question_of(profile, staleness, inputs_to), planner).layout)
+        return coded(profile, planned(question_of(profile, staleness, inputs_to), planner).layout)
 
     named = {
         BEST: placed(BEST),

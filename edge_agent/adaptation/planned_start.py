@@ -60,8 +60,5 @@ async def _probed(config: EdgeConfig, trainers: Sequence[TrainerAddressConfig]) 
 
 
 def _planned(profile: Profile, links: dict[Hop, Rates], space: SearchSpace) -> Layout:
-    question = Question(profile, space)
-    if question.is_pair:
-        ((_, rates),) = links.items()
-        return first_deployment(profile, rates, space)
-    return best(question, conditions_of(profile, links)).layout
+    question, at = Question(profile, space), conditions_of(profile, links)
+    return first_deployment(question, at) if question.is_pair else best(question, at).layout

@@ -188,7 +188,7 @@ def plan(
         loaded = replace(loaded, samples_ahead=ahead)
     else:
         refuse(context, {"ahead", "batch", "inputs_to"}, "is for three tiers, of which times by samples are known")
-    question = Question(loaded if batch is None else with_batch_size(loaded, batch), space)
+    question = Question(loaded if batch is None else with_batch_size(loaded, batch), space, horizon, from_cut)
     if placements is not None:
         refuse(context, {"planner", "placement_out", "explain", "order"}, "does not go with --placements")
         print_placements(question, placements, as_json=as_json)
@@ -196,8 +196,6 @@ def plan(
     print_planned(
         question,
         planner,
-        horizon,
-        from_cut,
         any_order=order == ANY,
         explain=EXPLAINED if explain else 0,
         placement_out=placement_out,

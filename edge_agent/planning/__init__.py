@@ -32,7 +32,7 @@ from edge_agent.planning.engine import (
 )
 from edge_agent.planning.explained import Parts, parts_of, ranked
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.families.tiers.plans import phases_of, plan_tiers
+from edge_agent.planning.families.tiers.plans import phases_of
 from edge_agent.planning.layout import Layout, feature_routes, layout_of, stacked
 from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
 from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
@@ -41,7 +41,7 @@ from edge_agent.planning.plan import Plan
 from edge_agent.planning.planners.accurate import accurate
 from edge_agent.planning.planners.greedy import first_deployment, greedy
 from edge_agent.planning.planners.plan import Planner
-from edge_agent.planning.planners.registry import PLANNERS
+from edge_agent.planning.planners.registry import PLANNERS, TWO_WORKERS, planned
 from edge_agent.planning.profile import (
     SCHEMA,
     MeasuredLink,
@@ -74,6 +74,7 @@ __all__ = [
     "PLANNERS",
     "PROBE_SECONDS",
     "SCHEMA",
+    "TWO_WORKERS",
     "BlockCosts",
     "BlockRange",
     "BlockSeconds",
@@ -139,7 +140,7 @@ __all__ = [
     "parts_of",
     "phases_of",
     "pipeline_seconds",
-    "plan_tiers",
+    "planned",
     "profile_to_json",
     "ranked",
     "runs_of",

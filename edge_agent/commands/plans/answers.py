@@ -16,8 +16,6 @@ from shared.errors import PlanError
 def print_planned(
     question: Question,
     planner: str | None,
-    horizon_steps: int,
-    from_cut: int | None,
     *,
     any_order: bool,
     explain: int,
@@ -32,10 +30,10 @@ def print_planned(
     if any_order and not question.is_pair and not question.is_tiers:
         question = replace(question, profile=best_order(question))
     name, at = planner or default_planner(question), conditions_of(question.profile)
-    plan = planned(question, at, name, horizon_steps, from_cut)
+    plan = planned(question, name, at)
     if placement_out is not None:
         write_placement(placement_out, question.profile, plan.layout)
-    notes = notes_on(question, at, name, plan, horizon_steps, from_cut)
+    notes = notes_on(question, at, name, plan)
     if given.links_stay and question.profile.names != given.names:
         notes.append(
             "the file has no links_between, so the links were taken to stay in their places whoever stands at their ends"

@@ -8,8 +8,6 @@ from edge_agent.planning import (
     Plan,
     Profile,
     Question,
-    Rates,
-    SearchSpace,
     accurate,
     first_deployment,
     greedy,
@@ -19,18 +17,15 @@ LEAST_GAIN = 0.001
 """Part of the time per step below which nothing counts as faster."""
 
 
-def notes_on(
-    question: Question, at: Conditions, planner: str, plan: Plan, horizon_steps: int, from_cut: int | None
-) -> list[str]:
+def notes_on(question: Question, at: Conditions, planner: str, plan: Plan) -> list[str]:
     """List what a reader of a plan might otherwise take for granted."""
     profile, space = question.profile, question.space
     notes = _uncalibrated(question, plan)
     if planner in (ACCURATE, BEST):
         notes += _idle(profile, plan)
     if question.is_pair and planner == ACCURATE:
-        rates = at.link(0, 1)
-        notes += _begun_with(profile, rates, space, plan)
-        notes += _not_taken(profile, rates, space, horizon_steps, from_cut, plan)
+        notes += _begun_with(question, at, plan)
+        notes += _not_taken(question, at, plan)
     if not plan.is_proved:
         notes.append("the layouts are too many to be tried one by one; a better one may exist")
     if question.is_tiers and not space.inputs_to:
@@ -60,14 +55,14 @@ def _idle(profile: Profile, plan: Plan) -> list[str]:
     return [f"{', '.join(idle)} would make no step quicker, and so gets no blocks"]
 
 
-def _not_taken(
-    profile: Profile, rates: Rates, space: SearchSpace, horizon_steps: int, from_cut: int | None, plan: Plan
-) -> list[str]:
+def _not_taken(question: Question, at: Conditions, plan: Plan) -> list[str]:
     """Explain why `accurate` took `plan`, and not a plan that is faster once one of its rules is left out; a sentence a
     rule."""
 
-    def faster(searched: Profile = profile, within: SearchSpace = space, start: int | None = from_cut) -> Plan | None:
-        return quicker(accurate(searched, rates, within, horizon_steps, start))
+    space = question.space
+
+    def faster(without: Question) -> Plan | None:
+        return quicker(accurate(without, at))
 
     def quicker(found: Plan) -> Plan | None:
         return found if found.seconds_per_step < (1.0 - LEAST_GAIN) * plan.seconds_per_step else None
@@ -77,34 +72,33 @@ def _not_taken(
         return f"{where} would take {found.seconds_per_step:.4g} s a step and was not taken"
 
     sentences = []
-    if found := quicker(greedy(profile, rates, space, horizon_steps, from_cut)):
+    if found := quicker(greedy(question, at)):
         sentences.append(
             f"{described(found)}: within {EXACTNESS_MARGIN:.0%} of the fastest, more bits and a smaller K come first; "
             "--planner greedy takes the fastest"
         )
-    if found := faster(start=None):
-        way_seconds = accurate(
-            profile, rates, replace(space, cuts=(found.layout.tiles[0].stop,)), horizon_steps, from_cut
-        ).migration_seconds
+    if found := faster(replace(question, from_cut=None)):
+        there = replace(question, space=replace(space, cuts=(found.layout.tiles[0].stop,)))
+        way_seconds = accurate(there, at).migration_seconds
         sentences.append(
-            f"{described(found)}: to move the blocks there takes {way_seconds:.4g} s, which {horizon_steps} steps do not "
-            "pay back"
+            f"{described(found)}: to move the blocks there takes {way_seconds:.4g} s, which {question.horizon_steps} steps "
+            "do not pay back"
         )
-    if found := faster(replace(profile, min_bits=None)):
+    if found := faster(replace(question, profile=replace(question.profile, min_bits=None))):
         sentences.append(
             f"{described(found)}: the calibration found that it costs too much accuracy, or did not try it"
         )
-    may_be_alone = replace(space, allow_edge_only=True)
-    if not space.allow_edge_only and space.cuts is None and (found := faster(within=may_be_alone)):
+    may_be_alone = replace(question, space=replace(space, allow_edge_only=True))
+    if not space.allow_edge_only and space.cuts is None and (found := faster(may_be_alone)):
         sentences.append(f"{described(found)}: --no-edge-only forbids it")
     return sentences
 
 
-def _begun_with(profile: Profile, rates: Rates, space: SearchSpace, plan: Plan) -> list[str]:
+def _begun_with(question: Question, at: Conditions, plan: Plan) -> list[str]:
     """Name the deployment that a run with an engine begins with over such a link, if it is another; none where the cut
     is given."""
-    begun = first_deployment(profile, rates, space)
-    if space.cuts is not None or begun == plan.layout:
+    begun = first_deployment(question, at)
+    if question.space.cuts is not None or begun == plan.layout:
         return []
     return [
         f"with engine.profile a run begins with {begun}, which bears a link that fluctuates, and goes on "

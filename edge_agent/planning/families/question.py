@@ -2,17 +2,33 @@
 
 from dataclasses import dataclass, field, replace
 
+from edge_agent.planner_names import DEFAULT_HORIZON_STEPS
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.space import SearchSpace
+from shared.errors import PlanError
 
 
 @dataclass(frozen=True)
 class Question:
-    """A model on its workers, and what may be chosen for it."""
+    """A model on its workers, and what may be chosen for it. PlanError for a horizon or a cut that cannot be."""
 
     profile: Profile
     space: SearchSpace = field(default_factory=SearchSpace)
+    horizon_steps: int = DEFAULT_HORIZON_STEPS
+    """Steps that the deployment of two workers is expected to last."""
+    from_cut: int | None = None
+    """Today's cut of two workers; None where nothing is deployed yet, and then nothing is moved."""
+
+    def __post_init__(self) -> None:
+        """Refuse a horizon of no step, and a cut that the model lacks."""
+        if self.horizon_steps < 1:
+            raise PlanError(f"the horizon is {self.horizon_steps} steps; it must be 1 or more")
+        blocks = len(self.profile)
+        if self.from_cut is not None and not 1 <= self.from_cut <= blocks:
+            raise PlanError(
+                f"the cut to start from is {self.from_cut}; with {blocks} blocks it must be from 1 to {blocks}"
+            )
 
     @property
     def is_pair(self) -> bool:

@@ -1,9 +1,13 @@
-"""The planners by name. A new one of two workers is a file of its own, its name in `planner_names`, and its line here."""
+"""The planners by what they plan and by name. Another is a file of its own, its name in `planner_names`, and its line here."""
 
-from edge_agent.planner_names import ACCURATE, BEST, DEFAULT_HORIZON_STEPS, GREEDY, TIER_PLANNER_NAMES
-from edge_agent.planning.cost import Conditions
+from functools import partial
+
+from edge_agent.planner_names import ACCURATE, BEST, GREEDY, HIERTRAIN
+from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.families.tiers.plans import plan_tiers
+from edge_agent.planning.families.tiers.baselines import BASELINES
+from edge_agent.planning.families.tiers.family import search
+from edge_agent.planning.families.tiers.plans import plan_baseline, plan_by_phases
 from edge_agent.planning.installed import PAIR, installed, there_are
 from edge_agent.planning.plan import Plan
 from edge_agent.planning.planners.accurate import accurate
@@ -12,47 +16,40 @@ from edge_agent.planning.planners.plan import Planner
 from edge_agent.planning.search import best, most_exact
 from shared.errors import PlanError
 
-PLANNERS: dict[str, Planner] = {
-    ACCURATE: accurate,
-    GREEDY: greedy,
+TWO_WORKERS, CHAIN, TIERS = "two workers", "a chain", "three tiers"
+PLANNERS: dict[str, dict[str, Planner]] = {
+    TWO_WORKERS: {ACCURATE: accurate, GREEDY: greedy},
+    CHAIN: {ACCURATE: most_exact, BEST: best},
+    TIERS: {BEST: search, HIERTRAIN: plan_by_phases, **{name: partial(plan_baseline, name) for name in BASELINES}},
 }
-CHAIN_PLANNERS = {ACCURATE: most_exact, BEST: best}
+"""The first of each plans where none is named."""
 
 
 def default_planner(question: Question) -> str:
     """Return the name of the planner that plans where none is named."""
-    return BEST if question.is_tiers else ACCURATE
+    return next(iter(PLANNERS[_asked_of(question)]))
 
 
-def planned(
-    question: Question,
-    at: Conditions,
-    planner: str,
-    horizon_steps: int = DEFAULT_HORIZON_STEPS,
-    from_cut: int | None = None,
-) -> Plan:
-    """Return what a planner chooses. horizon_steps, from_cut: as `Planner` has them, of two workers.
+def planned(question: Question, planner: str, at: Conditions | None = None) -> Plan:
+    """Return what a planner chooses. at: links as they were measured, where it is left out.
 
     PlanError for one that is not for such a question, and where it can choose nothing.
     """
-    if question.is_tiers:
-        _check(planner, [*TIER_PLANNER_NAMES], "three tiers")
-        return plan_tiers(question, planner, at)
-    if not question.is_pair:
-        _check(planner, [*CHAIN_PLANNERS], "a chain")
-        return CHAIN_PLANNERS[planner](question, at)
-    known = PLANNERS if planner in PLANNERS else {**PLANNERS, **installed(PAIR)}
-    _check(planner, [*known], "two workers")
-    return known[planner](question.profile, at.link(0, 1), question.space, horizon_steps, from_cut)
+    asked_of = _asked_of(question)
+    known = PLANNERS[asked_of]
+    if planner not in known and asked_of == TWO_WORKERS:
+        known = {**known, **installed(PAIR)}
+    if planner not in known:
+        raise PlanError(f"--planner is {planner}; the planners of {asked_of} are {', '.join(known)}")
+    return known[planner](question, at or conditions_of(question.profile))
 
 
 def check_planner(planner: str) -> None:
     """Refuse a planner that neither we nor the rivals that are installed have. Raises PlanError."""
-    ours = dict.fromkeys((*PLANNERS, *CHAIN_PLANNERS, *TIER_PLANNER_NAMES))
+    ours = dict.fromkeys(name for planners in PLANNERS.values() for name in planners)
     if planner not in ours and planner not in (rivals := installed(PAIR)):
         raise PlanError(f"there is no planner {planner!r}; {there_are([*ours, *rivals], rivals)}")
 
 
-def _check(planner: str, names: list[str], whose: str) -> None:
-    if planner not in names:
-        raise PlanError(f"--planner is {planner}; the planners of {whose} are {', '.join(names)}")
+def _asked_of(question: Question) -> str:
+    return TIERS if question.is_tiers else TWO_WORKERS if question.is_pair else CHAIN

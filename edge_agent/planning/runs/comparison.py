@@ -17,7 +17,7 @@ from edge_agent.planning.installed import CHAIN_RUNS, PAIR, PAIR_RUNS, installed
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.planners.greedy import first_deployment, greedy
 from edge_agent.planning.planners.plan import Planner
-from edge_agent.planning.planners.registry import PLANNERS
+from edge_agent.planning.planners.registry import PLANNERS, TWO_WORKERS
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.rates import Rates
 from edge_agent.planning.runs.run import PROBE_SECONDS, Run, check_duration
@@ -88,24 +88,21 @@ def _rates(link: LinkTrace, begin: float, end: float) -> Rates:
 
 def run_greedy(setting: Setting) -> Result:
     """Run the decision engine with two workers, from the plan for the probed rates."""
-    (probed,), (mean,) = setting.probed(), setting.mean()
-    start = first_deployment(setting.profile, probed, setting.space)
-    planned = greedy(setting.profile, mean, setting.space)
+    start = first_deployment(setting.question, setting.at(setting.probed()))
+    planned = greedy(setting.question, setting.at(setting.mean()))
     return result_of(GREEDY, setting.run_engine(start, planned.seconds_per_step))
 
 
 def run_held(name: str, planner: Planner, setting: Setting) -> Result:
     """Run a planner's one choice for the mean rates of the whole trace: more than it could know."""
-    (mean,) = setting.mean()
-    chosen = planner(setting.profile, mean, setting.space)
-    return result_of(name, setting.run(chosen.layout))
+    return result_of(name, setting.run(planner(setting.question, setting.at(setting.mean())).layout))
 
 
 def _held(planners: Mapping[str, Planner]) -> dict[str, Contestant]:
     return {name: partial(run_held, name, planner) for name, planner in planners.items()}
 
 
-CONTESTANTS: dict[str, Contestant] = {**_held(PLANNERS), GREEDY: run_greedy}
+CONTESTANTS: dict[str, Contestant] = {**_held(PLANNERS[TWO_WORKERS]), GREEDY: run_greedy}
 """Every planner of two workers, with the engine as that of the greedy one."""
 
 

@@ -19,6 +19,7 @@ from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, ConfigError, ProtocolError, RefusedError
 from shared.model.inputs import InputSpecs
 from shared.model.spec import TensorSpec
+from tests.support.planning.cases import asked
 from tests.support.running import edge_config, emit_to, running_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -56,7 +57,7 @@ async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_pat
     assert lost[profile.max_staleness, bits] <= allowed + 1e-9
 
     space = SearchSpace(bits=(1, 2, 3, 4, 5, 6, 7, 8, 16, 32), allow_edge_only=False)
-    plan = greedy(profile, Rates(1e6, 1e6), space).layout
+    plan = greedy(*asked(profile, Rates(1e6, 1e6), space)).layout
     assert (plan.cuts, plan.bits) == ((2,), (bits,))
 
 

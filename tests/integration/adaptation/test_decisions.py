@@ -16,6 +16,7 @@ from shared.errors import ConfigError, PlanError
 from shared.training.stage import Stage
 from tests.support.commands import command
 from tests.support.experiments import flags, profile_of
+from tests.support.planning.cases import asked
 from tests.support.running import Listening, edge_config, running_trainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -104,7 +105,7 @@ async def test_a_run_whose_cut_is_left_open_begins_with_the_plan_for_the_link_th
     plans = {
         (*plan.cuts, plan.staleness, "uniform8")
         for rate in (1e6, 3e8)
-        for plan in [first_deployment(written, Rates(rate, rate), SearchSpace((8,)))]
+        for plan in [first_deployment(*asked(written, Rates(rate, rate), SearchSpace((8,))))]
     }
     assert found == plans
     assert len(plans) == 2, "or any link would do"

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from benchmarks.rivals.pair import over
 from edge_agent.planning import (
     SCHEMA,
     BlockCosts,
     BlockSeconds,
     CodecCosts,
+    Conditions,
     Layout,
     Linear,
     LinearSeconds,
@@ -18,7 +20,9 @@ from edge_agent.planning import (
     Message,
     Profile,
     ProfiledBlock,
+    Question,
     Rates,
+    SearchSpace,
     StepTasks,
     loads_of,
     pair_profile,
@@ -153,6 +157,13 @@ class ProfileCosts:
     @property
     def _loads(self) -> Loads:
         return loads_of(self.profile, [self.layout])
+
+
+def asked(
+    profile: Profile, link: Rates, space: SearchSpace | None = None, *horizon: int, **start: int
+) -> tuple[Question, Conditions]:
+    """What a planner of two workers is asked over a link. horizon, start: `Question`'s `horizon_steps` and `from_cut`."""
+    return Question(profile, space or SearchSpace(), *horizon, **start), over(profile, link)
 
 
 def edge_and_trainer(profile: Profile, layout: Layout, link: Rates) -> StepTasks:

@@ -11,7 +11,7 @@ from edge_agent.planning import (
     simulate,
 )
 from edge_agent.planning.rates import Rates
-from tests.support.planning.cases import MBIT, small_profile
+from tests.support.planning.cases import MBIT, asked, small_profile
 
 SPACE = SearchSpace((2, 4, 8, 32))
 LIGHT_BLOCKS = tuple(ProfiledBlock(f"b{i}", 1e4) for i in range(4))
@@ -44,7 +44,7 @@ def symmetric(*pieces):
 
 
 def best_for(profile, mbit):
-    return first_deployment(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE)
+    return first_deployment(*asked(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE))
 
 
 def both(profile, link, start, seconds):

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from edge_agent.planning import LinearSeconds, Profile, ProfiledBlock, SearchSpace, pair_profile
-from tests.support.planning.cases import measured, pair
+from tests.support.planning.cases import asked, measured, pair
 
 
 def exact_costs(profile, link, space, horizon, from_cut):
@@ -79,7 +79,7 @@ def flat_profile(**changes) -> Profile:
 def check_costs_as_said(planner, profile, link, horizon, from_cut):
     """Check that a planner says the exact costs of the deployment that it chooses."""
     profile = replace(profile, min_bits=None)
-    plan = planner(profile, link, None, horizon, from_cut)
+    plan = planner(*asked(profile, link, None, horizon, from_cut))
     only = SearchSpace(plan.layout.bits or (32,), plan.layout.staleness, (plan.layout.tiles[0].stop,))
     costs = exact_costs(profile, link, only, horizon, from_cut)
     assert plan.seconds_per_step * horizon + plan.migration_seconds == pytest.approx(

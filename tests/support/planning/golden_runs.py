@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.planning.flapping import random_case, random_profile
+from benchmarks.rivals.pair import over
 from edge_agent.planning import (
     PROBE_SECONDS,
     Engine,
@@ -28,7 +29,6 @@ from edge_agent.planning import (
 )
 from edge_agent.planning.cost import computing_seconds
 from edge_agent.planning.families.pair import listed_pairs
-from edge_agent.planning.planners.plan import over
 from edge_agent.planning.profile import Profile, parse_profile
 from edge_agent.planning.rates import Rates
 from tests.support.planning.chain_runs import BITS, ChainTraining

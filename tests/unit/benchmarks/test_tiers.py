@@ -5,7 +5,7 @@ import pytest
 from benchmarks.tiers.networks import ALEXNET
 from benchmarks.tiers.simulate import SPEEDS, WORKERS, gain_of, question_of, rows_of
 from edge_agent.planner_names import BEST, TIER_PLANNER_NAMES
-from edge_agent.planning import plan_tiers
+from edge_agent.planning import planned
 
 
 @pytest.mark.full
@@ -25,7 +25,7 @@ def test_more_cores_at_the_edge_server_help_where_the_link_beyond_is_slow_alone(
 
     def seconds(cores, far_mbit):
         question = question_of(ALEXNET, (edge, near * cores, gpu), far_mbit, frozenset(WORKERS[1:]))
-        return plan_tiers(question, BEST).seconds_per_step
+        return planned(question, BEST).seconds_per_step
 
     assert seconds(4, 1.5) < 0.95 * seconds(1, 1.5)
     assert seconds(4, 5.0) == pytest.approx(seconds(1, 5.0), rel=0.01)

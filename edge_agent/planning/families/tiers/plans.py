@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from edge_agent.planner_names import BEST, HIERTRAIN
+from edge_agent.planner_names import HIERTRAIN
 from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.tiers.baselines import baseline
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices
-from edge_agent.planning.families.tiers.columns import columns_of
+from edge_agent.planning.families.tiers.columns import Divisions, columns_of
 from edge_agent.planning.families.tiers.divisions import Division, divisions_of
-from edge_agent.planning.families.tiers.family import layout_of, search, seconds_of, widths_of
+from edge_agent.planning.families.tiers.family import layout_of, seconds_of, widths_of
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.papers.hiertrain import eq12_seconds, hiertrain
 from edge_agent.planning.plan import Plan
@@ -18,29 +18,32 @@ from edge_agent.planning.space import check_staleness, check_widths
 from shared.errors import PlanError
 
 
-def plan_tiers(question: Question, planner: str, at: Conditions | None = None) -> Plan:
-    """Return what a planner chooses, one of `TIER_PLANNER_NAMES`, with K = 0 where it is left open.
+def plan_by_phases(question: Question, at: Conditions) -> Plan:
+    """Choose the division of the fewest seconds in phases (Eq. 12), with K = 0 where it is left open."""
+    bounds, choices = _weighed(question, at)
+    phased = hiertrain(bounds, choices)
+    if phased is None:
+        raise PlanError(
+            f"{HIERTRAIN} finds no division that may be chosen; permit raw samples to a trainer, or the device alone"
+        )
+    chosen, _, evaluated = phased
+    return _plan_of(question, at, chosen, evaluated)
 
-    at: links as they were measured, where it is left out. PlanError where it can choose nothing, and for a K or a width that
-    cannot be.
-    """
-    profile, space = question.profile, question.space
-    check_staleness(space.staleness)
-    check_widths(space.bits)
-    at, staleness = at or conditions_of(profile), space.staleness or 0
-    if planner == BEST:
-        return search(question, at)
-    bounds, choices, evaluated = Bounds(profile, at, staleness), Choices(question, widths_of(question)), 1
-    if planner == HIERTRAIN:
-        phased = hiertrain(bounds, choices)
-        if phased is None:
-            raise PlanError(
-                f"{HIERTRAIN} finds no division that may be chosen; permit raw samples to a trainer, or the device alone"
-            )
-        chosen, _, evaluated = phased
-    else:
-        chosen = baseline(planner, bounds, choices)
-    layout = layout_of(chosen, profile.names, len(profile), profile.batch_size, staleness)
+
+def plan_baseline(name: str, question: Question, at: Conditions) -> Plan:
+    """Choose what one of the planners chooses that divisions are compared with, with K = 0 where it is left open."""
+    return _plan_of(question, at, baseline(name, *_weighed(question, at)), 1)
+
+
+def _weighed(question: Question, at: Conditions) -> tuple[Bounds, Choices]:
+    check_staleness(question.space.staleness)
+    check_widths(question.space.bits)
+    return Bounds(question.profile, at, question.space.staleness or 0), Choices(question, widths_of(question))
+
+
+def _plan_of(question: Question, at: Conditions, chosen: Divisions, evaluated: int) -> Plan:
+    profile = question.profile
+    layout = layout_of(chosen, profile.names, len(profile), profile.batch_size, question.space.staleness or 0)
     return Plan(layout, seconds_of(question, layout, at), evaluated=evaluated)
 
 

@@ -22,7 +22,7 @@ from edge_agent.planning import (
     simulate,
 )
 from tests.support.examples import examples
-from tests.support.planning.cases import AT_8_MBIT, MBIT, pair, profiles, small_profile
+from tests.support.planning.cases import AT_8_MBIT, MBIT, asked, pair, profiles, small_profile
 
 SECONDS = 120.0
 WIDTHS = (2, 8, 32)
@@ -116,13 +116,13 @@ def test_on_a_steady_link_with_one_thing_to_do_the_bound_is_what_is_done():
         link = LinkTrace(Trace.constant(rates.uplink), Trace.constant(rates.downlink), round_trip_seconds)
         for staleness in (0, 3):
             space = SearchSpace((32,), staleness)
-            each = greedy(profile, rates, space, 10_000).seconds_per_step
+            each = greedy(*asked(profile, rates, space, 10_000)).seconds_per_step
             found = most_steps(dataclasses.replace(profile, max_staleness=staleness), link, 10_000.0, space)
             assert found == pytest.approx(10_000.0 / each, rel=0.01)
 
 
 def test_over_a_dead_link_the_bound_is_edge_only_and_hardly_a_step_where_that_is_forbidden():
     dead = LinkTrace(Trace.constant(1.0), Trace.constant(1.0), 10.0)
-    alone = edge_only(small_profile(), AT_8_MBIT).seconds_per_step
+    alone = edge_only(*asked(small_profile(), AT_8_MBIT)).seconds_per_step
     assert most_steps(small_profile(), dead, 10_000.0, SearchSpace()) == pytest.approx(10_000.0 / alone, rel=0.01)
     assert most_steps(small_profile(), dead, 10_000.0, SearchSpace(allow_edge_only=False)) < 2.0

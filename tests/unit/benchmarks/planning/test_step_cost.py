@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.planning.chains import chain_step
 from benchmarks.planning.step_cost import step_cost
+from benchmarks.rivals.pair import over
 from edge_agent.planning import (
     BlockCosts,
     BlockSeconds,
@@ -23,7 +24,6 @@ from edge_agent.planning import (
     step_tasks,
 )
 from edge_agent.planning.cost import loads_of_step
-from edge_agent.planning.planners.plan import over
 from shared.errors import PlanError
 from shared.placement import BlockFacts, Cargo, Link, ModelFacts, Placement, Route, Rows, Source, StepPlan, Tile
 from tests.support.placements import WORKERS, models, placements

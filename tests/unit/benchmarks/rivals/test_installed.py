@@ -9,7 +9,7 @@ from benchmarks.rivals import pair
 from edge_agent.planning import LinkTrace, SearchSpace, Setting, Trace, compare, installed, parse_profile
 from shared.errors import PlanError
 from tests.conftest import ROOT
-from tests.support.planning.cases import AT_8_MBIT, small_profile
+from tests.support.planning.cases import AT_8_MBIT, asked, small_profile
 from tests.support.planning.chains import chain_document
 
 LINK = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
@@ -44,7 +44,7 @@ def test_no_fixed_deployment_does_more_steps_than_the_best_of_them():
 def test_the_choice_of_a_rival_is_kept():
     for name, planner in pair.PLANNERS.items():
         (result,) = compare(PAIR, (name,))
-        assert result.run.start == planner(PAIR.profile, AT_8_MBIT, SearchSpace()).layout
+        assert result.run.start == planner(*asked(PAIR.profile, AT_8_MBIT, SearchSpace())).layout
         assert not result.run.switches
 
 

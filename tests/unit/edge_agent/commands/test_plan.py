@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from benchmarks.rivals.pair import jointdnn
+from benchmarks.rivals.pair import jointdnn, over
 from edge_agent.config import EngineSection
 from edge_agent.planning import (
     LinearSeconds,
@@ -21,11 +21,10 @@ from edge_agent.planning import (
     profile_to_json,
 )
 from edge_agent.planning.group_choice import group_plans
-from edge_agent.planning.planners.plan import over
 from shared.errors import ExitCode
 from shared.placement import parse_placement
 from tests.conftest import ROOT
-from tests.support.planning.cases import PAIR_FILE, small_profile
+from tests.support.planning.cases import PAIR_FILE, asked, small_profile
 
 PLAN = ("--uplink", "10mbit", "--downlink", "50mbit", "--json")
 AT = Rates(10e6, 50e6)
@@ -42,7 +41,7 @@ def test_a_plan_prints_the_fields_that_are_promised(edge_agent, profile_path):
     code, out, err = edge_agent("plan", "--profile", profile_path, *PLAN, "--from-cut", 1, "--staleness", 2)
     assert (code, err) == (0, "")
     printed = json.loads(out)
-    expected = accurate(small_profile(), AT, SearchSpace(staleness=2), from_cut=1)
+    expected = accurate(*asked(small_profile(), AT, SearchSpace(staleness=2), from_cut=1))
     parts = parts_of(Question(small_profile()), expected.layout, over(small_profile(), AT))
     ((up, down),) = parts.links.values()
     assert printed == {
@@ -69,8 +68,8 @@ def test_each_planner_can_be_asked(edge_agent, profile_path):
         assert code == 0
         return json.loads(out)
 
-    assert answer("--planner", "greedy")["seconds_per_step"] == greedy(small_profile(), AT).seconds_per_step
-    serial = jointdnn(small_profile(), AT).layout
+    assert answer("--planner", "greedy")["seconds_per_step"] == greedy(*asked(small_profile(), AT)).seconds_per_step
+    serial = jointdnn(*asked(small_profile(), AT)).layout
     assert answer("--planner", "jointdnn")["cut"] == serial.tiles[0].stop
     assert answer("--planner", "edge-only")["cut"] == 4
     given = answer("--cut", "2", "--bits", "8", "--staleness", "1")
@@ -90,7 +89,7 @@ def test_a_plan_over_a_long_way_keeps_more_batches_in_flight(edge_agent, profile
     waiting = ("--cut", "3", "--bits", "32", "--staleness", "0")
     near, far = answer(*waiting), answer(*waiting, "--round-trip", "250ms")
     assert far["seconds_per_step"] - near["seconds_per_step"] == pytest.approx(0.25)
-    expected = accurate(small_profile(), Rates(10e6, 50e6, 8.0), SearchSpace(allow_edge_only=False))
+    expected = accurate(*asked(small_profile(), Rates(10e6, 50e6, 8.0), SearchSpace(allow_edge_only=False)))
     assert answer("--round-trip", "8 s")["staleness"] == expected.layout.staleness == 3
     profile_path.write_text(profile_to_json(small_profile(round_trip_seconds=0.25)))
     assert answer(*waiting)["seconds_per_step"] == far["seconds_per_step"], "as the pair was when it was measured"
@@ -228,7 +227,7 @@ def test_a_plan_searches_what_the_engine_of_a_run_does(edge_agent, profile_path)
     for uplink in ("1mbit", "8mbit", "64mbit", "1000mbit"):
         _, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--uplink", uplink)
         planned, rates = json.loads(out), Rates(float(uplink[:-4]) * 1e6, 50e6)
-        begun = first_deployment(small_profile(), rates, SearchSpace(EngineSection().bits))
+        begun = first_deployment(*asked(small_profile(), rates, SearchSpace(EngineSection().bits)))
         is_begun = (begun.tiles[0].stop, (*begun.bits, 32)[0], begun.staleness) == tuple(
             planned[each] for each in ("cut", "bits", "staleness")
         )

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edge_agent.planner_names import TIER_PLANNER_NAMES
-from edge_agent.planning import Question, SearchSpace, parse_profile, phases_of, plan_tiers
+from edge_agent.planning import Question, SearchSpace, parse_profile, phases_of, planned
 from shared.errors import ExitCode
 from shared.placement import parse_placement
 from tests.support.planning.tiers import NAMES, tiers_document
@@ -57,9 +57,9 @@ def test_no_planner_is_better_than_the_best(plan, edge_agent, path, permitted):
 
 def test_hiertrain_has_the_fewest_seconds_in_phases():
     question = Question(parse_profile(DOCUMENT, "tiers"), SearchSpace(inputs_to=frozenset(NAMES[1:])))
-    _, least = phases_of(question, plan_tiers(question, "hiertrain").layout)
+    _, least = phases_of(question, planned(question, "hiertrain").layout)
     for planner in ("best", "jointdnn", "jointdnn+", "all-edge", "all-cloud"):
-        division, seconds = phases_of(question, plan_tiers(question, planner).layout)
+        division, seconds = phases_of(question, planned(question, planner).layout)
         if division.before in (0, 4):
             assert seconds >= least * (1 - 1e-9), planner
 

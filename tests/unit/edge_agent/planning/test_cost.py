@@ -8,15 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.planning import (
-    LinearSeconds,
-    Rates,
-    Times,
-    pipeline_seconds,
-    steady_seconds,
-)
+from benchmarks.rivals.pair import over
+from edge_agent.planning import LinearSeconds, Question, Rates, Times, pipeline_seconds, steady_seconds
 from edge_agent.planning.families.pair import pairs
-from edge_agent.planning.planners.plan import migration_seconds, over
+from edge_agent.planning.planners.plan import migration_seconds
 from shared.errors import PlanError
 from tests.support.planning.cases import AT_8_MBIT, MBIT, profiles, rates, small_profile
 
@@ -134,22 +129,20 @@ def test_an_endless_horizon_takes_the_steady_time(times, staleness):
 
 @given(profiles(), rates, st.data())
 def test_blocks_go_up_when_they_leave_the_edge_and_down_when_they_come(profile, link, data):
-    cuts = st.integers(0, len(profile))
-    start, end = data.draw(cuts), data.draw(cuts)
+    start, end = (data.draw(st.integers(first, len(profile))) for first in (1, 0))
     moved_bytes = sum(block.bytes for block in profile.blocks[min(start, end) : max(start, end)])
     rate = link.uplink if end < start else link.downlink
     expected = moved_bytes * 8 / rate + (link.round_trip_seconds if start != end else 0.0)
     tolerance = 1e-6 * sum(block.bytes for block in profile.blocks) * 8 / rate + 1e-12  # a move of no bytes is one, too
-    assert float(migration_seconds(profile, start, np.array([end]), over(profile, link))[0]) == pytest.approx(
-        expected, abs=tolerance
-    )
+    assert float(
+        migration_seconds(Question(profile, from_cut=start), np.array([end]), over(profile, link))[0]
+    ) == pytest.approx(expected, abs=tolerance)
 
 
 def test_a_migration_by_hand():
     profile, link = small_profile(), Rates(8 * MBIT, 16 * MBIT)
-    assert migration_seconds(profile, 2, np.array([1, 2, 3, 4]), over(profile, link)).tolist() == pytest.approx(
-        [2.0, 0.0, 1.5, 3.5]
-    )
+    moved = migration_seconds(Question(profile, from_cut=2), np.array([1, 2, 3, 4]), over(profile, link))
+    assert moved.tolist() == pytest.approx([2.0, 0.0, 1.5, 3.5])
 
 
 @pytest.mark.parametrize("bad", [-0.001, math.nan, math.inf])

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.rivals.pair import over
 from edge_agent.planning import Plan, Question, Rates, SearchSpace, accurate, best, parts_of, ranked
 from edge_agent.planning.families.registry import listed
-from edge_agent.planning.planners.plan import over
-from tests.support.planning.cases import AT_8_MBIT, pair, profiles, rates, small_profile
+from tests.support.planning.cases import AT_8_MBIT, asked, pair, profiles, rates, small_profile
 
 AT = over(small_profile(), AT_8_MBIT)
 QUESTION = Question(small_profile(), SearchSpace((32,), staleness=1))
@@ -35,7 +35,7 @@ def test_a_batch_that_is_under_way_for_long_is_named_where_no_part_is_that_busy(
 @given(profiles(complete=True), rates)
 def test_the_others_are_the_best_of_all_that_are_left_and_only_the_less_exact_are_faster(profile, link):
     space, at = SearchSpace((4, 32)), over(profile, link)
-    question, plan = Question(profile, space), accurate(profile, link, space)
+    question, plan = Question(profile, space), accurate(*asked(profile, link, space))
     first, *others = ranked(question, at, plan, 4)
     assert first.layout == plan.layout
     layouts, loads = listed(question)

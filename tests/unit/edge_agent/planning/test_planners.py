@@ -6,10 +6,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from edge_agent.planner_names import EXACTNESS_MARGIN, GREEDY, PLANNER_NAMES
+from benchmarks.rivals.pair import over
+from edge_agent.planner_names import EXACTNESS_MARGIN, GREEDY, PLANNER_NAMES, TIER_PLANNER_NAMES
 from edge_agent.planning import (
     FLOAT32_BITS,
     PLANNERS,
+    TWO_WORKERS,
     LinkTrace,
     Question,
     Rates,
@@ -25,13 +27,13 @@ from edge_agent.planning import (
     parts_of,
 )
 from edge_agent.planning.families.pair import listed_pairs
-from edge_agent.planning.planners.plan import over
+from edge_agent.planning.planners.registry import TIERS
 from shared.errors import PlanError
-from tests.support.planning.cases import AT_8_MBIT, pair, profiles, rates, small_profile
+from tests.support.planning.cases import AT_8_MBIT, asked, pair, profiles, rates, small_profile
 from tests.support.planning.exact_pairs import check_costs_as_said, exact_costs, flat_profile
 
 widths = st.lists(st.integers(1, FLOAT32_BITS), min_size=1, max_size=4, unique=True).map(tuple)
-each_planner = pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
+each_planner = pytest.mark.parametrize("planner", PLANNERS[TWO_WORKERS].values(), ids=PLANNERS[TWO_WORKERS])
 spaces = st.builds(SearchSpace, bits=widths, staleness=st.none() | st.integers(0, 6), allow_edge_only=st.booleans())
 
 
@@ -41,9 +43,9 @@ def test_greedy_equals_trying_everything(profile, link, space, horizon, data):
     costs = exact_costs(profile, link, space, horizon, from_cut)
     if not costs:
         with pytest.raises(PlanError, match="no deployment to choose"):
-            greedy(profile, link, space, horizon, from_cut)
+            greedy(*asked(profile, link, space, horizon, from_cut))
         return
-    plan = greedy(profile, link, space, horizon, from_cut)
+    plan = greedy(*asked(profile, link, space, horizon, from_cut))
     assert float(costs[plan.layout]) == pytest.approx(float(min(costs.values())), rel=1e-9)
     assert plan.seconds_per_step * horizon + plan.migration_seconds == pytest.approx(
         float(costs[plan.layout]), rel=1e-9
@@ -71,9 +73,9 @@ def test_the_accurate_plan_is_the_most_exact_within_the_margin_of_the_best_of_al
     costs = exact_costs(profile, link, space, horizon, from_cut)
     if not costs:
         with pytest.raises(PlanError, match="no deployment to choose"):
-            accurate(profile, link, space, horizon, from_cut)
+            accurate(*asked(profile, link, space, horizon, from_cut))
         return
-    plan = accurate(profile, link, space, horizon, from_cut)
+    plan = accurate(*asked(profile, link, space, horizon, from_cut))
     most = (1 + Fraction(EXACTNESS_MARGIN)) * min(costs.values())
     rounding = Fraction(1, 10**9)
     assert costs[plan.layout] <= most * (1 + rounding)
@@ -97,7 +99,7 @@ def test_few_bits_are_taken_for_more_than_the_margin_and_not_for_less():
             feature_bytes=(0.0, share, 0.0, 0.0, 0.0, 0.0), gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6
         )
         space = SearchSpace((2, 4, 8, 32), cuts=(1,), staleness=7)
-        return accurate(profile, Rates(8.0, 8.0), space, horizon_steps=1_000_000).layout.bits[0]
+        return accurate(*asked(profile, Rates(8.0, 8.0), space, horizon_steps=1_000_000)).layout.bits[0]
 
     assert bits_where_32_take(1.0 + EXACTNESS_MARGIN - 0.001) == 32
     assert bits_where_32_take(1.0 + EXACTNESS_MARGIN + 0.001) == 8
@@ -108,7 +110,7 @@ def test_staleness_is_taken_for_more_than_the_margin_and_not_for_less():
 
     def staleness_where_away_for(share):
         plain = flat_profile(feature_bytes=(0.0,) * 6, gradient_bytes=(0.0,) * 6, cloud_seconds=(0.0,) * 6)
-        return accurate(plain, Rates(8.0, 8.0, share), SearchSpace(allow_edge_only=False)).layout.staleness
+        return accurate(*asked(plain, Rates(8.0, 8.0, share), SearchSpace(allow_edge_only=False))).layout.staleness
 
     assert staleness_where_away_for(EXACTNESS_MARGIN - 0.001) == 0
     assert staleness_where_away_for(EXACTNESS_MARGIN + 0.001) == 1
@@ -117,7 +119,7 @@ def test_staleness_is_taken_for_more_than_the_margin_and_not_for_less():
 @given(profiles(complete=True), rates, spaces)
 def test_a_run_begins_with_the_plan_and_a_staleness_that_the_engine_weighs(profile, link, space):
     assume(exact_costs(profile, link, space, 1, None))
-    plan, first = greedy(profile, link, space), first_deployment(profile, link, space)
+    plan, first = greedy(*asked(profile, link, space)), first_deployment(*asked(profile, link, space))
     assert (first.tiles, first.widths) == (plan.layout.tiles, plan.layout.widths)
     assert first.staleness in space.best_staleness(profile)
     if plan.layout.staleness in space.best_staleness(profile):
@@ -126,7 +128,7 @@ def test_a_run_begins_with_the_plan_and_a_staleness_that_the_engine_weighs(profi
 
 def test_a_plan_by_hand():
     split = SearchSpace((32,), staleness=1, allow_edge_only=False)
-    plan = greedy(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3)
+    plan = greedy(*asked(small_profile(), AT_8_MBIT, split, horizon_steps=4, from_cut=3))
     # At cut 3, T = 3, 1, 0.2, 1; T_sum - 2 T_max < 0, so Eq. 12 is 3 x 3 + 5.2. Cut 2 has 2 x 3 + 6.3 + 0.3, and 3 to move.
     assert plan.layout == pair(3, 1, 32)
     parts = parts_of(Question(small_profile()), plan.layout, over(small_profile(), AT_8_MBIT))
@@ -140,37 +142,39 @@ def test_a_plan_by_hand():
 def test_without_replay_no_staleness_can_be_the_quickest():
     profile = small_profile(serial_edge_seconds=(None, 0.1, 0.1, 0.1, None))
     fast = Rates(1e12, 1e12)
-    plan = greedy(profile, fast, SearchSpace((32,)))
+    plan = greedy(*asked(profile, fast, SearchSpace((32,))))
     assert plan.layout == pair(3, 0, 32)
     assert parts_of(Question(profile), plan.layout, over(profile, fast)).workers["edge"] == pytest.approx(0.1)
     assert plan.seconds_per_step == pytest.approx(0.3, rel=1e-3)
-    assert greedy(profile, fast, SearchSpace((32,), staleness=2)).layout == pair(1, 2, 32)
+    assert greedy(*asked(profile, fast, SearchSpace((32,), staleness=2))).layout == pair(1, 2, 32)
 
 
 def test_of_equals_it_takes_todays_cut_then_the_smallest():
     at = Rates(8.0, 8.0)
     space = SearchSpace((32,), allow_edge_only=False)
-    assert greedy(flat_profile(), at, space, from_cut=3).layout.tiles[0].stop == 3
-    assert greedy(flat_profile(), at, space).layout.tiles[0].stop == 1
-    assert greedy(flat_profile(edge_seconds=(None, None, 1.0, 1.0, 1.0, 1.0)), at, space).layout.tiles[0].stop == 2
+    assert greedy(*asked(flat_profile(), at, space, from_cut=3)).layout.tiles[0].stop == 3
+    assert greedy(*asked(flat_profile(), at, space)).layout.tiles[0].stop == 1
+    assert (
+        greedy(*asked(flat_profile(edge_seconds=(None, None, 1.0, 1.0, 1.0, 1.0)), at, space)).layout.tiles[0].stop == 2
+    )
 
 
 def test_of_equals_it_takes_most_bits_and_least_staleness():
     space = SearchSpace((2, 8, 32), allow_edge_only=False)
-    plan = greedy(flat_profile(feature_bytes=(0.0,) * 6), Rates(8.0, 8.0), space, horizon_steps=64)
+    plan = greedy(*asked(flat_profile(feature_bytes=(0.0,) * 6), Rates(8.0, 8.0), space, horizon_steps=64))
     assert plan.layout.bits[0] == 32
     assert plan.layout.staleness == 2  # T = 1, 0, 1, 1: three batches keep every module busy
 
 
 def test_the_data_stays_on_the_edge():
     free_cloud = flat_profile(edge_seconds=(0.0, 9.0, 9.0, 9.0, 9.0, 9.0))
-    assert greedy(free_cloud, Rates(8.0, 8.0)).layout.tiles[0].stop >= 1
+    assert greedy(*asked(free_cloud, Rates(8.0, 8.0))).layout.tiles[0].stop >= 1
 
 
 def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
     quick = flat_profile(edge_seconds=(None, 9.0, 9.0, 9.0, 9.0, 0.5))
-    assert greedy(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False)).layout.tiles[0].stop < 5
-    plan = greedy(quick, Rates(8.0, 8.0))
+    assert greedy(*asked(quick, Rates(8.0, 8.0), SearchSpace(allow_edge_only=False))).layout.tiles[0].stop < 5
+    plan = greedy(*asked(quick, Rates(8.0, 8.0)))
     assert plan.layout == pair(5, 0, 32, quick)
     parts = parts_of(Question(quick), plan.layout, over(quick, Rates(8.0, 8.0)))
     assert (parts.workers, parts.links) == ({"edge": 0.5}, {})
@@ -178,23 +182,25 @@ def test_edge_only_is_chosen_where_it_is_the_quickest_and_is_not_forbidden():
 
 def test_the_calibration_bounds_the_bits():
     profile = small_profile(min_bits=(None, 32, None, 8, None))
-    plan = greedy(profile, AT_8_MBIT, SearchSpace((2, 4, 8), allow_edge_only=False))
+    plan = greedy(*asked(profile, AT_8_MBIT, SearchSpace((2, 4, 8), allow_edge_only=False)))
     assert plan.layout.tiles[0].stop == 3
     assert plan.layout.bits[0] == 8
     with pytest.raises(PlanError, match="no deployment to choose at any cut with 2, 4 bits"):
-        greedy(profile, AT_8_MBIT, SearchSpace((2, 4), allow_edge_only=False))
+        greedy(*asked(profile, AT_8_MBIT, SearchSpace((2, 4), allow_edge_only=False)))
 
 
 def test_the_calibration_does_not_bound_other_codecs():
     profile = small_profile(min_bits=(None, 32, None, 8, None))
     space = SearchSpace((2, 4), allow_edge_only=False, uncalibrated_bits=(2,))
-    assert greedy(profile, AT_8_MBIT, space).layout.bits[0] == 2
+    assert greedy(*asked(profile, AT_8_MBIT, space)).layout.bits[0] == 2
     assert set(listed_pairs(profile, space, (0,)).bits.tolist()) == {2}
 
 
 def test_a_staleness_that_is_given_is_taken():
     for staleness in (0, 2, 9):
-        assert greedy(small_profile(), AT_8_MBIT, SearchSpace(staleness=staleness)).layout.staleness == staleness
+        assert (
+            greedy(*asked(small_profile(), AT_8_MBIT, SearchSpace(staleness=staleness))).layout.staleness == staleness
+        )
 
 
 @pytest.mark.parametrize(
@@ -212,14 +218,14 @@ def test_a_staleness_that_is_given_is_taken():
 )
 def test_a_space_out_of_range_is_refused(space, said):
     with pytest.raises(PlanError, match=said):
-        greedy(small_profile(), AT_8_MBIT, space)
+        greedy(*asked(small_profile(), AT_8_MBIT, space))
 
 
 @each_planner
 @pytest.mark.parametrize(("horizon", "from_cut"), [(0, None), (-1, None), (1, 0), (1, 5)])
 def test_a_start_out_of_range_is_refused(planner, horizon, from_cut):
     with pytest.raises(PlanError, match="it must be 1 or more" if horizon < 1 else "it must be from 1 to 4"):
-        planner(small_profile(), AT_8_MBIT, None, horizon, from_cut)
+        planner(*asked(small_profile(), AT_8_MBIT, None, horizon, from_cut))
 
 
 @each_planner
@@ -231,15 +237,16 @@ def test_every_planner_says_what_its_deployment_costs(planner, profile, link, ho
 LINK_AT_8_MBIT = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
 
 
-@pytest.mark.parametrize("name", [name for name in PLANNERS if name != GREEDY])
+@pytest.mark.parametrize("name", [name for name in PLANNERS[TWO_WORKERS] if name != GREEDY])
 def test_the_choice_of_another_planner_than_greedy_is_kept(name):
     profile = small_profile()
     (result,) = compare(Setting(profile, [LINK_AT_8_MBIT], SearchSpace(), 60.0), (name,))
-    assert result.run.start == PLANNERS[name](profile, AT_8_MBIT, SearchSpace()).layout
+    assert result.run.start == PLANNERS[TWO_WORKERS][name](*asked(profile, AT_8_MBIT, SearchSpace())).layout
     assert not result.run.switches
 
 
 def test_command_lines_name_all_planners_and_all_of_them_are_compared():
-    assert {*PLANNERS} == set(PLANNER_NAMES)
+    assert {*PLANNERS[TWO_WORKERS]} == set(PLANNER_NAMES)
+    assert {*PLANNERS[TIERS]} == set(TIER_PLANNER_NAMES)
     setting = Setting(small_profile(), [LINK_AT_8_MBIT], SearchSpace(), 1.0)
-    assert [result.planner for result in compare(setting, tuple(PLANNERS))] == [*PLANNERS]
+    assert [result.planner for result in compare(setting, PLANNER_NAMES)] == [*PLANNER_NAMES]

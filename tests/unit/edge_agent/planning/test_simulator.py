@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.rivals.pair import over
 from edge_agent.planning import (
     Decision,
     Layout,
@@ -19,7 +20,6 @@ from edge_agent.planning import (
     loads_of,
     simulate,
 )
-from edge_agent.planning.planners.plan import over
 from edge_agent.planning.runs.phases import simulate_phases
 from shared.errors import PlanError
 from tests.support.planning.cases import AT_8_MBIT, MBIT, pair, profiles, rates, small_profile

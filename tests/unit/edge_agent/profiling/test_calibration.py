@@ -31,7 +31,7 @@ from shared.events import ignore
 from shared.execution.copy_training import CopyTiming
 from shared.registry import bit_widths
 from tests.support.commands import MLP
-from tests.support.planning.cases import MBIT, pair, small_profile
+from tests.support.planning.cases import MBIT, asked, pair, small_profile
 from tests.support.planning.engine_cases import between
 from tests.support.running import edge_config, emit_to
 
@@ -153,11 +153,11 @@ def test_the_findings_are_written_to_the_file_and_read_again():
 
 def test_a_plan_keeps_to_what_was_calibrated():
     slow, space = Rates(MBIT, MBIT), SearchSpace(bits=(1, 2, 4, 8, 32), allow_edge_only=False)
-    free = greedy(small_profile(max_staleness=5), slow, space).layout
+    free = greedy(*asked(small_profile(max_staleness=5), slow, space)).layout
     assert (free.cuts, free.bits) == ((3,), (1,))
-    assert greedy(CALIBRATED, slow, space).layout.bits[0] == 4
+    assert greedy(*asked(CALIBRATED, slow, space)).layout.bits[0] == 4
     for mbit in (0.1, 1, 10, 100, 1000):
-        plan = greedy(CALIBRATED, Rates(mbit * MBIT, mbit * MBIT), space).layout
+        plan = greedy(*asked(CALIBRATED, Rates(mbit * MBIT, mbit * MBIT), space)).layout
         assert (plan.cuts, plan.staleness <= 2, plan.bits >= (4,)) == ((2,), True, True)
 
 

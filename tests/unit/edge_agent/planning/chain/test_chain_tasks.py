@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.planning.step_cost import step_cost
+from benchmarks.rivals.pair import over
 from edge_agent.planning import (
     LinkTrace,
     MessageSeconds,
@@ -26,7 +27,6 @@ from edge_agent.planning import (
     simulate_placement,
     stacked,
 )
-from edge_agent.planning.planners.plan import over
 from edge_agent.planning.profile import parse_profile
 from edge_agent.planning.runs.phases import simulate_phases
 from shared.errors import PlanError

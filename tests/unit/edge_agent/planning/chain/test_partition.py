@@ -26,7 +26,7 @@ from edge_agent.planning import (
 )
 from edge_agent.planning.profile import parse_profile
 from shared.errors import PlanError
-from tests.support.planning.cases import profiles, rates
+from tests.support.planning.cases import asked, profiles, rates
 from tests.support.planning.chain_runs import plan_chain
 from tests.support.planning.chains import along, best_by_trying, chain_document
 
@@ -160,14 +160,16 @@ def test_two_stages_are_the_two_workers_of_a_profile(profile: Profile, link: Rat
     bits = (2, 4, 8, 32)
     steps = 60 * 10**9
     try:
-        expected = greedy(plain, link, SearchSpace(bits, staleness, allow_edge_only=False), steps)
+        expected = greedy(*asked(plain, link, SearchSpace(bits, staleness, allow_edge_only=False), steps))
     except PlanError:
         with pytest.raises(PlanError, match="no partition"):
             plan_chain(two_stages(plain, link), bits, staleness, alone=False)
         return
     found = plan_chain(two_stages(plain, link), bits, staleness, alone=False)
     assert found.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
-    at_its_cut = greedy(plain, link, SearchSpace(bits, staleness, found.layout.cuts, allow_edge_only=False), steps)
+    at_its_cut = greedy(
+        *asked(plain, link, SearchSpace(bits, staleness, found.layout.cuts, allow_edge_only=False), steps)
+    )
     assert at_its_cut.seconds_per_step == pytest.approx(expected.seconds_per_step, rel=1e-6)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.rivals.pair import over
 from edge_agent.planning import (
     Engine,
     EngineConfig,
@@ -18,11 +19,10 @@ from edge_agent.planning import (
     simulate,
 )
 from edge_agent.planning.families.pair import listed_pairs
-from edge_agent.planning.planners.plan import over
 from edge_agent.planning.rates import Rates
 from shared.errors import PlanError
 from tests.support.examples import examples
-from tests.support.planning.cases import MBIT, pair, small_profile
+from tests.support.planning.cases import MBIT, asked, pair, small_profile
 from tests.support.planning.engine_cases import (
     HEAVY,
     LIGHT,
@@ -133,7 +133,7 @@ def test_a_link_that_changes_for_good_is_followed():
     assert run.steps > 1.5 * kept
     # An oscillation looks the same for minutes, and a drain takes half a minute a step.
     fast, slow = (
-        greedy(LIGHT, Rates(mbit * MBIT, mbit * MBIT), SPACE, 10_000).seconds_per_step for mbit in (40.0, 1.0)
+        greedy(*asked(LIGHT, Rates(mbit * MBIT, mbit * MBIT), SPACE, 10_000)).seconds_per_step for mbit in (40.0, 1.0)
     )
     assert run.steps >= 0.8 * (60.0 / fast + 1740.0 / slow)
 
@@ -258,7 +258,7 @@ def test_a_run_whose_account_is_overdrawn_still_leaves_for_what_has_proved_bette
     )
     space = SearchSpace((8, 32), allow_edge_only=True)
     link = symmetric((10.0, 15.0), (50.0, 0.01))
-    start = greedy(profile, Rates(15 * MBIT, 15 * MBIT), space).layout
+    start = greedy(*asked(profile, Rates(15 * MBIT, 15 * MBIT), space)).layout
     # Six minutes of moving there and back cost more than 1 % of the work that this run was told of.
     run = simulate(profile, [link], start, 1800.0, Engine(profile, space, start, total_steps=13_500))
     alone = simulate(profile, [link], pair(4, 0, 32), 1800.0).steps

@@ -5,13 +5,13 @@ import math
 
 import pytest
 
+from benchmarks.rivals.pair import over
 from edge_agent.planning import (
     Engine,
     ProfiledBlock,
     SearchSpace,
     loads_of,
 )
-from edge_agent.planning.planners.plan import over
 from edge_agent.planning.rates import Rates
 from tests.support.planning.cases import MBIT
 from tests.support.planning.engine_cases import QUICK, SPACE, best_for, between

@@ -14,7 +14,7 @@ from edge_agent.planning import (
     simulate,
 )
 from edge_agent.planning.rates import Rates
-from tests.support.planning.cases import MBIT, pair, small_profile
+from tests.support.planning.cases import MBIT, asked, pair, small_profile
 from tests.support.planning.engine_cases import LIGHT, SPACE, watched
 
 WAITING = small_profile(
@@ -38,7 +38,7 @@ def far_link(round_trip_seconds):
 
 @pytest.mark.slow
 def test_a_long_round_trip_is_bridged_by_batches_in_flight_and_a_short_one_is_waited_for():
-    near = greedy(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE)
+    near = greedy(*asked(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE))
     assert (near.layout.tiles[0].stop, near.layout.staleness) == (1, 0)
     assert near.seconds_per_step == pytest.approx(0.028, rel=0.1)
     start = near.layout
@@ -52,7 +52,7 @@ def test_a_long_round_trip_is_bridged_by_batches_in_flight_and_a_short_one_is_wa
 
 def test_a_profile_that_knows_the_round_trip_is_believed_until_it_is_measured():
     far = WAITING.with_links({WAITING.names: MeasuredLink(round_trip_seconds=0.04)})
-    start = greedy(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE).layout
+    start = greedy(*asked(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE)).layout
     assert watched(Engine(WAITING, SPACE, start), 60, 5 * MBIT, 20 * MBIT, 36.0) is None
     decision = watched(Engine(far, SPACE, start), 60, 5 * MBIT, 20 * MBIT, 36.0)
     assert decision is not None
@@ -61,7 +61,7 @@ def test_a_profile_that_knows_the_round_trip_is_believed_until_it_is_measured():
 
 
 def test_a_delay_that_nobody_measured_is_put_down_to_waiting_and_not_to_what_was_never_tried():
-    start = greedy(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE).layout
+    start = greedy(*asked(WAITING, Rates(5 * MBIT, 20 * MBIT), SPACE)).layout
     engine = Engine(WAITING, SPACE, start, total_steps=50_000)
     decision = watched(engine, 900, 5 * MBIT, 20 * MBIT, 1 / 0.068)
     assert decision is not None
