@@ -16,6 +16,7 @@ from pydantic import (
 from edge_agent.choice_config import ChoiceSection
 from edge_agent.deployment_config import DeploymentConfig, check_adaptive
 from edge_agent.group_config import GroupSection, check_group
+from edge_agent.improvement_config import EarlyStopConfig, check_followed
 from edge_agent.placement_config import PlacementSection, check_workers
 from edge_agent.planner_names import DEFAULT_BITS
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
@@ -160,6 +161,10 @@ class TrainingConfig(Section):
     """Epochs between evaluations. 0 evaluates at the end only, and after `evaluate_every_steps`."""
     evaluate_every_steps: PositiveInt | None = Field(default=None, examples=[500])
     """Steps between evaluations, beside those after epochs."""
+    early_stop: EarlyStopConfig | None = Field(default=None, examples=[{"metric": "loss", "mode": "min", "patience": 3}])
+    """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss" or "accuracy", was not better
+    by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left out, the smaller loss and
+    the larger of all others. Left out, all steps are done."""
     on_nan: Literal["stop", "warn"] = "stop"
     """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
     good weights; "warn" says it once in the log and goes on."""
@@ -388,6 +393,11 @@ class EdgeConfig(Config):
             yield "output.record is true; a run whose features are kept cannot be repeated, so leave one of them out"
         if not recall and self.checkpoints.replicas:
             yield "checkpoints.replicas is set; other trainers keep blocks, and no features, so leave one of them out"
+
+    @model_validator(mode="after")
+    def _followed_figures_are_computed(self) -> Self:
+        check_followed(self)
+        return self
 
     @model_validator(mode="after")
     def _group_is_possible(self) -> Self:

@@ -183,7 +183,7 @@ async def _train_or_deliver(
     try:
         if stored is not None and (kept := await asyncio.to_thread(kept_result, experiment, stored)) is not None:
             shutdown.cancel_no_more()
-            done = Statistics(experiment.steps, stored.record.session_id, steps=experiment.steps)
+            done = Statistics(kept.summary.steps, stored.record.session_id, steps=kept.summary.steps)
             events.emit(Progressed(done))
             await deliver(kept, experiment, stored, write_result)
             return kept

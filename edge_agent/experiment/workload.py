@@ -11,6 +11,7 @@ from edge_agent.experiment.operations import block_operations
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.side_effects import check_side_effects
 from edge_agent.experiment.steady_samples import check_steady
+from edge_agent.improvement_config import ACCURACY, followed
 from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
@@ -110,7 +111,20 @@ class Workload:
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
+        self._check_followed()
         check_side_effects(self.chain, self.recipe, first)
+
+    def _check_followed(self) -> None:
+        """Refuse to follow an accuracy that evaluations do not find. Raises ConfigError."""
+        (output, *others), (labels, *more) = self.chain.outputs, self.labels
+        has_classes = not others and not more and len(output.shape) == 2 and len(labels.shape) == 1
+        if has_classes and not labels.differentiable:
+            return
+        for key, figure in followed(self.config).items():
+            if figure.metric == ACCURACY:
+                raise ConfigError(
+                    f'{key}.metric is "{ACCURACY}", and the labels are no class for each sample; follow the loss'
+                )
 
     def evaluates_at(self, step: int) -> bool:
         """Tell whether the model is evaluated at a boundary: it is the last one, or one of training.evaluate_every_*."""

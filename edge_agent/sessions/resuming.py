@@ -38,6 +38,7 @@ _FREE = {
     "training.max_steps",
     "training.evaluate_every_epochs",
     "training.evaluate_every_steps",
+    "training.early_stop",
     "training.on_nan",
 }
 """Keys of these sections that may change between two processes: the length of training, its devices, and measurements."""

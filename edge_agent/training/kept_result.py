@@ -10,6 +10,8 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.training.history import HistoryRow
+from edge_agent.training.improvement import ends_early
 from edge_agent.training.result import TrainingResult
 from shared.client.credentials import trainer_access
 from shared.client.trainer import TrainerClient
@@ -20,11 +22,15 @@ _log = structlog.get_logger(__name__)
 
 
 def kept_result(experiment: Experiment, stored: StoredSession) -> TrainingResult | None:
-    """Return the result of a session that has done all steps of `experiment`; None if some are left, or it is not whole.
+    """Return the result of a session that has done all steps of `experiment`, or has ended early; None if some are left, or it
+    is not whole.
 
     The experiment's module then has its weights. Blocks. Raises StorageError.
     """
-    if stored.finished_step != experiment.steps or (kept := stored.result()) is None:
+    if (kept := stored.result()) is None:
+        return None
+    rows = [HistoryRow(*row) for row in kept.facts.get("history", ())]
+    if kept.name.step != experiment.steps and not ends_early(rows, experiment.config.training.early_stop):
         return None
     module = experiment.chain.module.to("cpu")
     return TrainingResult.kept(module, kept.facts, kept.data)

@@ -32,6 +32,7 @@ from edge_agent.training.events import (
     RolledBack,
 )
 from edge_agent.training.group_exit import GroupExit
+from edge_agent.training.improvement import ends_early
 from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
@@ -112,6 +113,8 @@ class TrainingLoop:
         )
         self._evaluated_step = 0
         """Next step at the time of the last evaluation."""
+        self._configured_steps = experiment.steps
+        """Steps of the run, unless it ends early."""
         self._resumes = False
         """True if the next checkpoint to restore is an earlier process's."""
         self._is_unseated = config.member is not None
@@ -222,6 +225,7 @@ class TrainingLoop:
             await self.step_runner.do(linked, batches, self._experiment.recipe.boundary_from(taken))
             while True:
                 await self._evaluate_if_due()
+                self._end_early_if_due()
                 action = await self._at_boundary()
                 if action is Action.PAUSE:
                     action = await self._stay_paused(linked)
@@ -275,6 +279,16 @@ class TrainingLoop:
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy, **shown)
         self._evaluated_step = step
 
+    def _end_early_if_due(self) -> None:
+        """Make this step the last one of the run where the evaluations say so."""
+        early_stop = self._experiment.config.training.early_stop
+        if self.step < self._experiment.steps and ends_early(self._statistics.history, early_stop):
+            self._set_steps(self.step)
+            _log.info("the evaluations get no better; the run ends early", step=self.step)
+
+    def _set_steps(self, steps: int) -> None:
+        self._experiment.steps = self._statistics.total_steps = steps
+
     async def _stay_paused(self, linked: Links) -> Action:
         """Stand still until something else follows. Work for a boundary is done meanwhile. See `_at_boundary`."""
         _log.info("standing still")
@@ -325,4 +339,5 @@ class TrainingLoop:
         else:
             self._statistics.go_back(totals)
         self._resumes = False
+        self._set_steps(self._configured_steps)
         self._emit(RolledBack(restored.step))

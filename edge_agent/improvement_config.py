@@ -1,0 +1,54 @@
+"""The keys that follow a figure of the evaluations: when a run ends early, and which of its weights are kept."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from shared.config import Section
+
+if TYPE_CHECKING:
+    from edge_agent.config import EdgeConfig
+
+LOSS, ACCURACY = "loss", "accuracy"
+
+
+class FollowedFigure(Section):
+    metric: str = LOSS
+    """Figure of the test set that tells: "loss" or "accuracy"."""
+    mode: Literal["min", "max"] | None = Field(default=None, examples=["min"])
+    """Direction in which it gets better. Left out, "min" for the loss and "max" for all others."""
+
+    @property
+    def falls(self) -> bool:
+        """Tell whether less is better."""
+        return (self.mode or ("min" if self.metric == LOSS else "max")) == "min"
+
+
+class EarlyStopConfig(FollowedFigure):
+    patience: PositiveInt = 3
+    """Evaluations in a row that may pass without a better figure, before the run ends after the last of them."""
+    min_delta: NonNegativeFloat = 0.0
+    """Amount by which a figure must be better than the best one to count as better."""
+
+
+def followed(config: "EdgeConfig") -> dict[str, FollowedFigure]:
+    """List the figures that a run follows, by the key that asks for each."""
+    figures = {"training.early_stop": config.training.early_stop}
+    return {key: figure for key, figure in figures.items() if figure is not None}
+
+
+def check_followed(config: "EdgeConfig") -> None:
+    """Refuse figures that no evaluation of this run can give. Raises ValueError."""
+    for key, figure in followed(config).items():
+        if config.data.test is None:
+            raise ValueError(
+                f"{key} is set and data.test is left out, so nothing is evaluated; give it, or leave this out"
+            )
+        if config.member is not None:
+            raise ValueError(
+                f"{key} is set and group.name is {config.member.name!r}; each member evaluates by itself, so leave it out"
+            )
+        if figure.metric not in (LOSS, ACCURACY):
+            raise ValueError(
+                f'{key}.metric is "{figure.metric}", which is not computed; choose {LOSS!r} or {ACCURACY!r}'
+            )

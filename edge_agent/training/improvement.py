@@ -1,0 +1,36 @@
+"""The progress of a run, as its history tells it: pure functions of the rows, so nothing has to be kept beside them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from edge_agent.improvement_config import ACCURACY, LOSS, EarlyStopConfig, FollowedFigure
+from edge_agent.training.history import HistoryRow
+
+
+def figure_of(row: HistoryRow, figure: FollowedFigure) -> float | None:
+    """Return the followed figure of a row; None if its step had no evaluation."""
+    known = {LOSS: row.test_loss, ACCURACY: row.accuracy}
+    return known[figure.metric] if figure.metric in known else row.metrics.get(figure.metric)
+
+
+def improvements(rows: Iterable[HistoryRow], figure: FollowedFigure, least: float = 0.0) -> Iterator[tuple[int, bool]]:
+    """Yield the step of each evaluation, and whether its figure is better than the best before by more than `least`.
+
+    The first is better than none. A figure that is no number is better than nothing else.
+    """
+    best: float | None = None
+    for row in rows:
+        if (value := figure_of(row, figure)) is None:
+            continue
+        signed = -value if figure.falls else value
+        is_better = signed == signed and (best is None or signed - best > least)
+        if is_better:
+            best = signed
+        yield row.step, is_better
+
+
+def ends_early(rows: Sequence[HistoryRow], early_stop: EarlyStopConfig | None) -> bool:
+    """Tell whether a run ends with the evaluation of its newest row, because too many in a row were not better."""
+    if early_stop is None or not rows or figure_of(rows[-1], early_stop) is None:
+        return False
+    found = [is_better for _, is_better in improvements(rows, early_stop, early_stop.min_delta)]
+    return not any(found[-early_stop.patience :]) and len(found) >= early_stop.patience
