@@ -162,9 +162,9 @@ class TrainingConfig(Section):
     evaluate_every_steps: PositiveInt | None = Field(default=None, examples=[500])
     """Steps between evaluations, beside those after epochs."""
     early_stop: EarlyStopConfig | None = Field(default=None, examples=[{"metric": "loss", "mode": "min", "patience": 3}])
-    """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss" or "accuracy", was not better
-    by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left out, the smaller loss and
-    the larger of all others. Left out, all steps are done."""
+    """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss" or "accuracy", was not
+    better by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left out, the smaller
+    loss and the larger of all others. Left out, all steps are done."""
     on_nan: Literal["stop", "warn"] = "stop"
     """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
     good weights; "warn" says it once in the log and goes on."""
