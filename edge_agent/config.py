@@ -161,7 +161,9 @@ class TrainingConfig(Section):
     """Epochs between evaluations. 0 evaluates at the end only, and after `evaluate_every_steps`."""
     evaluate_every_steps: PositiveInt | None = Field(default=None, examples=[500])
     """Steps between evaluations, beside those after epochs."""
-    early_stop: EarlyStopConfig | None = Field(default=None, examples=[{"metric": "loss", "mode": "min", "patience": 3}])
+    early_stop: EarlyStopConfig | None = Field(
+        default=None, examples=[{"metric": "loss", "mode": "min", "patience": 3}]
+    )
     """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss" or "accuracy", was not
     better by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left out, the smaller
     loss and the larger of all others. Left out, all steps are done."""
