@@ -12,10 +12,8 @@ import typer
 
 from edge_agent.commands.forget import forget
 from edge_agent.commands.history import history
-from edge_agent.commands.measure import measure
 from edge_agent.commands.placement import placement
 from edge_agent.commands.plan import plan
-from edge_agent.commands.predictor import predictor
 from edge_agent.commands.profile import profile
 from edge_agent.commands.simulate import simulate
 from edge_agent.commands.timeline import timeline
@@ -156,11 +154,9 @@ def model(
 control_commands.register(app)
 app.command()(forget)
 app.command()(history)
-app.command()(measure)
 app.command()(placement)
 app.command()(plan)
 app.command()(profile)
-app.add_typer(predictor, name="predictor")
 app.command()(simulate)
 app.command()(timeline)
 app.command()(replay)

@@ -4,7 +4,7 @@
 
 Devices are processes on this machine: kernel levels of oneDNN (ONEDNN_MAX_CPU_ISA), or none of its kernels, each with one
 thread and with as many as there are cores. Levels change what one layer takes beside another, as other processors do. Each
-device is measured by `edge-agent measure`, all in turns, one round after the other. Every device is then predicted by those
+device is measured by `edge-agent profile`, all in turns, one round after the other. Every device is then predicted by those
 of all *other* kernel levels. A time is the least of its rounds, for what disturbs only adds; "again" compares the even
 rounds with the odd ones, which is how well times can be known at all. Tables are kept in FOLDER, and what is there is not
 measured again.
@@ -63,7 +63,7 @@ class Device:
             return
         level = {"ISTHMUS_BENCHMARK_ONEDNN": "off"} if self.level == NONE else {"ONEDNN_MAX_CPU_ISA": self.level}
         flags = [f"--set={flag}" for flag in (*MODEL, f"compute.threads={self.threads}", 'log.level="warning"')]
-        command = [sys.executable, "-m", "edge_agent.main", "measure", "--rounds=1", f"--repeats={repeats}"]
+        command = [sys.executable, "-m", "edge_agent.main", "profile", "--worker=edge", f"--repeats={repeats}"]
         subprocess.run(
             [*command, f"--device={self.name}", f"--out={out}", *flags],
             env={**os.environ, **level, "OMP_NUM_THREADS": str(self.threads)},
@@ -109,7 +109,7 @@ def estimates(known: KnownDevices, unseen: LatencyTable, more: int) -> dict[str,
     """Judge the predictor and each of its rivals, which are told the same times."""
     one = trial(known, unseen, more)
     model, layers_ML, told = one.device.model, one.device.layers_ML, one.told
-    assert unseen.flops is not None, "edge-agent measure counts operations"
+    assert unseen.flops is not None, "edge-agent profile counts operations"
     predicted = {
         "predictor": model.predict(told),
         "flops": one_factor(unseen.flops, layers_ML, told),

@@ -1,3 +1,3 @@
 """Rivals of the product's planners, and how they fare over traces of links. `benchmarks/pyproject.toml` declares them, so that
-`edge-agent plan`, `simulate` and `predictor evaluate` find them where the benchmarks are installed.
+`edge-agent plan` and `simulate` find them where the benchmarks are installed.
 """

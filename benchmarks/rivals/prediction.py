@@ -1,18 +1,19 @@
 """Accuracy of the prediction of a device that was never seen: some of its times are told, and the others judge the
-prediction."""
+prediction. `python -m benchmarks.rivals.prediction --known T.json --known U.json --unseen V.json` says it of latency tables."""
 
+import argparse
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from edge_agent.planning.prediction.devices import Floats, KnownDevices
+from edge_agent.planning.prediction.devices import Floats, KnownDevices, known_devices
 from edge_agent.planning.prediction.gaussian import Measured
 from edge_agent.planning.prediction.predictor import NewDevice, new_device
-from edge_agent.planning.prediction.table import LatencyTable
+from edge_agent.planning.prediction.table import LatencyTable, load_table
 from shared.errors import PlanError
 
 
@@ -102,11 +103,20 @@ def evaluate(devices: KnownDevices, unseen: LatencyTable, more: int) -> Evaluati
     )
 
 
-def print_evaluation(devices: KnownDevices, unseen: LatencyTable, more: int, *, as_json: bool) -> None:
-    """Evaluate, and print the accuracy as JSON or as a table. Raises PlanError as `trial` does."""
-    evaluation = evaluate(devices, unseen, more)
-    if as_json:
-        typer.echo(json.dumps(asdict(evaluation), indent=2))
+def main() -> None:
+    """Evaluate, and print the accuracy as JSON or as a table. Raises PlanError as `evaluate` does."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--known", type=Path, action="append", required=True, help="table of a known device, two or more"
+    )
+    parser.add_argument("--unseen", type=Path, required=True, help="table of the device to predict")
+    parser.add_argument("--samples", type=int, default=0, help="samples of it that are used beside its reference")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    arguments = parser.parse_args()
+    devices = known_devices({str(path): load_table(path) for path in arguments.known})
+    evaluation = evaluate(devices, load_table(arguments.unseen), arguments.samples)
+    if arguments.json:
+        print(json.dumps(asdict(evaluation), indent=2))
     else:
         Console().print(_table(evaluation))
 
@@ -120,3 +130,7 @@ def _table(evaluation: Evaluation) -> Table:
         shown.add_column(column, justify="right")
     shown.add_row(*(f"{100 * figure:.1f} %" for figure in asdict(evaluation.predictor).values()))
     return shown
+
+
+if __name__ == "__main__":
+    main()

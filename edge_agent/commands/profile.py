@@ -1,4 +1,4 @@
-"""`edge-agent profile`: the measured costs of a model on a pair of workers, or on a chain of them."""
+"""`edge-agent profile`: the measured costs of a model on a pair of workers, on a chain or on three tiers, or on one worker."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.commands.plans.plan_options import ANY, GIVEN
+from edge_agent.commands.plans.plan_options import ANY, GIVEN, refuse_others
 from edge_agent.config import EdgeConfig
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from isthmus_entry_points import importing
@@ -15,19 +15,23 @@ from shared.config import load_config
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
+    from edge_agent.planning.prediction import KnownDevices
     from edge_agent.profiling.calibration_trainings import CalibrationSettings
 
-SEVERAL, CALIBRATION = "With several trainers", "Calibration"
+SEVERAL, ONE_WORKER, CALIBRATION = "With several trainers", "A latency table", "Calibration"
 """Panels of the help."""
+OF_TABLES = {"out", "config", "overrides", "trainer", "repeats", "worker", "device", "known"}
+"""Options that say something about a latency table."""
 
 
 def profile(
-    out: Annotated[Path, typer.Option(help="The profile to write (JSON).")],
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="The profile, or the latency table, to write (JSON).")],
     config: ConfigFile = None,
     overrides: Overrides = None,
     trainer: Annotated[str | None, typer.Option(help="host:port of the trainer (trainer.address).")] = None,
     repeats: Annotated[
-        int, typer.Option(help="Steps timed at each cut, or of each run of blocks of a chain.", min=2, max=1000)
+        int, typer.Option(help="Steps timed at each cut, or of each run of blocks.", min=2, max=1000)
     ] = 10,
     order: Annotated[
         str,
@@ -54,6 +58,25 @@ def profile(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what measuring it costs, and end there.", rich_help_panel=SEVERAL)
     ] = False,
+    worker: Annotated[
+        str | None,
+        typer.Option(
+            help="Time all runs of blocks of one worker alone: a trainer by its name, or this device (edge).",
+            rich_help_panel=ONE_WORKER,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="What its table calls it; the worker's name when absent.", rich_help_panel=ONE_WORKER),
+    ] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Table of a known device; by two or more only ten runs are measured, and the others predicted, of the worker, "
+            "or of those of --table. Repeatable.",
+            rich_help_panel=ONE_WORKER,
+        ),
+    ] = None,
     calibrate: Annotated[
         bool,
         typer.Option(
@@ -108,7 +131,7 @@ def profile(
     ] = "2,4,8",
 ) -> None:
     """Measure what each cut of the model costs on this device and on the trainer, or with several trainers what runs of blocks
-    cost along the chain, or blocks by samples; an interrupted run goes on."""
+    cost along the chain, or blocks by samples; an interrupted run goes on. Or make the latency table of one worker."""
     with importing("edge-agent"):
         from edge_agent.profiling.calibration_trainings import CalibrationSettings
         from shared.commands.process_log import process_log
@@ -117,6 +140,13 @@ def profile(
         raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
     flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
     loaded = load_config(EdgeConfig, config, flags)
+    if worker is not None:
+        refuse_others(context, OF_TABLES, "says nothing about a latency table")
+        with process_log(loaded.log, sys.stderr):
+            _measure_worker(loaded, out, worker, repeats, known or [], device)
+        return
+    if device is not None or (known and not tables):
+        raise ConfigError("--device and --known are for a latency table; give --worker, or --known with --table")
     if isinstance(loaded.training.precision, dict):
         raise ConfigError(
             "training.precision differs between workers, and a profile is measured in one; give it one name"
@@ -132,7 +162,7 @@ def profile(
             if tiers:
                 _profile_tiers(loaded, out, repeats, dry_run=dry_run)
             else:
-                _profile_chain(loaded, out, repeats, order, tables or [], dry_run=dry_run)
+                _profile_chain(loaded, out, repeats, order, tables or [], known or [], dry_run=dry_run)
         return
     if dry_run or tables or tiers or order != GIVEN:
         raise ConfigError(
@@ -172,7 +202,7 @@ def _profile_pair(config: EdgeConfig, out: Path, repeats: int, calibration: "Cal
 
 
 def _profile_chain(
-    config: EdgeConfig, out: Path, repeats: int, order: str, tables: list[str], *, dry_run: bool
+    config: EdgeConfig, out: Path, repeats: int, order: str, tables: list[str], known: list[Path], *, dry_run: bool
 ) -> None:
     with importing("edge-agent"):
         import asyncio
@@ -180,15 +210,17 @@ def _profile_chain(
         from rich.console import Console
 
         from edge_agent.commands.terminal import counting_bars
-        from edge_agent.planning.prediction import load_table
+        from edge_agent.planning.prediction import complete, load_table
         from edge_agent.profiling.events import Estimated, PieceMeasured
         from edge_agent.profiling.workers.chain_profile import ChainSettings, profile_chain
 
     files = dict(_name_and_file(each) for each in tables)
     if len(files) < len(tables):
         raise ConfigError(f"--table is given twice for one worker: {', '.join(tables)}; give one table for each")
-    known = {name: load_table(path) for name, path in files.items()}
-    settings = ChainSettings(repeats, any_order=order == ANY, tables=known)
+    read = {name: load_table(path) for name, path in files.items()}
+    if (devices := _devices(known)) is not None:
+        read = {name: complete(devices, table) for name, table in read.items()}
+    settings = ChainSettings(repeats, any_order=order == ANY, tables=read)
     with counting_bars(Console(stderr=True), {PieceMeasured: "profiling the chain"}) as events:
         events.subscribe(Estimated, lambda event: typer.echo(event.line))
         chain = asyncio.run(profile_chain(config, out, settings, events.emit, dry_run=dry_run))
@@ -211,6 +243,39 @@ def _profile_tiers(config: EdgeConfig, out: Path, repeats: int, *, dry_run: bool
         profile = asyncio.run(profile_tiers(config, out, repeats, events.emit, dry_run=dry_run))
     if profile is not None:
         typer.echo(f"tiers: {out}")
+
+
+def _measure_worker(
+    config: EdgeConfig, out: Path, worker: str, repeats: int, known: list[Path], device: str | None
+) -> None:
+    with importing("edge-agent"):
+        import asyncio
+
+        from rich.console import Console
+
+        from edge_agent.commands.terminal import counting_bars
+        from edge_agent.planning.prediction import table_to_json
+        from edge_agent.profiling.events import PieceMeasured
+        from edge_agent.profiling.latency_table import measure_table
+        from shared.files.whole_file import write_whole
+
+    if device == "":
+        raise ConfigError('--device is ""; it must be a name')
+    devices = _devices(known)
+    with counting_bars(Console(stderr=True), {PieceMeasured: "measuring runs of blocks"}) as events:
+        table = asyncio.run(measure_table(config, worker, repeats, devices, events.emit, device=device))
+    text = table_to_json(table)
+    write_whole(out, lambda scratch: scratch.write_text(text))
+    typer.echo(f"table: {out} ({len(table.samples)} runs of blocks)")
+
+
+def _devices(known: list[Path]) -> "KnownDevices | None":
+    """Return the devices of these tables; None where there are none."""
+    from edge_agent.planning.prediction import known_devices, load_table
+
+    if len(set(known)) < len(known):
+        raise ConfigError("--known names a file twice; a device counts once")
+    return known_devices({str(path): load_table(path) for path in known}) if known else None
 
 
 def _name_and_file(text: str) -> tuple[str, Path]:

@@ -1,8 +1,8 @@
 """Rivals of the planners, where a package with some is installed.
 
 A package declares them by Python entry points of one group, and none of its code is imported before it is asked for. Each is a
-mapping by name: `pair` of planners of two workers, `pair-runs` and `chain-runs` of contestants over traces; but `moves` and
-`predictions` are functions, which simulate a device that moves and evaluate a predictor.
+mapping by name: `pair` of planners of two workers, `pair-runs` and `chain-runs` of contestants over traces; but `moves` is a
+function, which simulates a device that moves.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any
 from shared.errors import PlanError
 
 GROUP = "isthmus.planners"
-PAIR, PAIR_RUNS, CHAIN_RUNS, MOVES, PREDICTIONS = "pair", "pair-runs", "chain-runs", "moves", "predictions"
+PAIR, PAIR_RUNS, CHAIN_RUNS, MOVES = "pair", "pair-runs", "chain-runs", "moves"
 BENCHMARKS = "the benchmarks of a checkout, which are not installed here (pip install ./benchmarks)"
 
 

@@ -9,7 +9,6 @@ import random
 import statistics
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
 
 import structlog
 
@@ -23,6 +22,7 @@ from edge_agent.planning.prediction import (
     LatencyTable,
     Layers,
     Sample,
+    complete,
     contiguous,
     reference_of,
     representatives,
@@ -31,6 +31,7 @@ from edge_agent.planning.prediction import (
 from edge_agent.profiling.events import PieceMeasured
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.profiling.timers import Timer, is_of_the_blocks, measuring_session, timer_at, timer_here
+from edge_agent.profiling.workers.worker_measuring import ROUNDS, steps_of_a_round
 from shared.client.config import TrainerAddressConfig
 from shared.errors import ConfigError, PlanError, RefusedError
 from shared.events import Emit, ignore
@@ -41,29 +42,23 @@ from shared.training.step_seconds import totals
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class MeasureSettings:
-    """The measurements to make, and their number."""
-
-    worker: str = AGENT
-    device: str | None = None
-    """Name of the device in the table; the worker's name where None."""
-    representative: bool = False
-    """The reference alone, from which a predictor tells the others."""
-    rounds: int = 5
-    repeats: int = 5
-    """Steps that one round takes the mean of: on a device that is held to a share of its time some steps wait for it."""
-
-
 async def measure_table(
-    config: EdgeConfig, settings: MeasureSettings, known: KnownDevices | None, emit: Emit = ignore
+    config: EdgeConfig,
+    worker: str = AGENT,
+    repeats: int = 10,
+    known: KnownDevices | None = None,
+    emit: Emit = ignore,
+    *,
+    device: str | None = None,
 ) -> LatencyTable:
     """Measure the table of one worker.
 
-    known: devices whose predictor says which ten tell most; without them those whose operations spread evenly are taken.
-    Raises IsthmusError; ConfigError for a worker that is not configured, PlanError for a model with too few blocks.
+    repeats: steps that each sub-model is timed for, at least; they are spread over the rounds. known: devices by which all
+    sub-models are predicted once the ten that tell most are measured; without them all are measured. device: its name in the
+    table; the worker's where it is left out. Raises IsthmusError; ConfigError for a worker that is not configured, PlanError
+    for a model with too few blocks, or another than the known devices'.
     """
-    target = None if settings.worker == AGENT else _trainer(config, settings.worker)
+    target = None if worker == AGENT else _trainer(config, worker)
     trainers = () if target is None else (target,)
     config = config.model_copy(
         update={
@@ -77,9 +72,12 @@ async def measure_table(
     experiment = await asyncio.to_thread(Experiment, config)
     try:
         flops = await asyncio.to_thread(experiment.block_operations)
-        runs = _runs_with_room(experiment, settings)
+        layers = len(experiment.chain.blocks)
+        if known is not None:
+            known.check("this configuration", config.model.factory, experiment.batch_size, layers)
+        runs = contiguous(layers) if target is not None else _runs_with_room(experiment)
         reference = _reference(runs, flops, known)
-        if settings.representative:
+        if known is not None:
             runs = [runs[index] for index in reference]
         with AgentThreads.started() as threads:
             timing = (
@@ -88,20 +86,20 @@ async def measure_table(
                 else _timed_at(target.name, experiment, threads)
             )
             async with timing as timer:
-                seconds = await _rounds(timer, runs, settings, emit)
+                seconds = await _rounds(timer, runs, steps_of_a_round(repeats), emit, leave_out=known is None)
     finally:
         await asyncio.to_thread(experiment.close)
-    layers, runs = len(experiment.chain.blocks), list(seconds)
-    reference = list(range(len(runs))) if settings.representative else _reference(runs, flops, known)
-    return LatencyTable(
+    runs = list(seconds)
+    table = LatencyTable(
         model=config.model.factory,
         batch_size=experiment.batch_size,
-        device=settings.device or settings.worker,
+        device=device or worker,
         layers=layers,
-        reference=tuple(reference),
+        reference=tuple(_reference(runs, flops, None) if known is None else range(len(runs))),
         samples=tuple(Sample(layers=vector(first, stop, layers), seconds=seconds[first, stop]) for first, stop in runs),
         flops=tuple(flops),
     )
+    return table if known is None else await asyncio.to_thread(complete, known, table)
 
 
 def _trainer(config: EdgeConfig, worker: str) -> TrainerAddressConfig:
@@ -112,11 +110,9 @@ def _trainer(config: EdgeConfig, worker: str) -> TrainerAddressConfig:
     raise ConfigError(f"--worker is {worker!r}; the workers of this configuration are {names}")
 
 
-def _runs_with_room(experiment: Experiment, settings: MeasureSettings) -> list[tuple[int, int]]:
-    """The sub-models, on this device those for which there is memory."""
+def _runs_with_room(experiment: Experiment) -> list[tuple[int, int]]:
+    """The sub-models for which there is memory on this device."""
     runs = contiguous(len(experiment.chain.blocks))
-    if settings.worker != AGENT:
-        return runs
     free = available_bytes()
     fitting = [run for run in runs if needed_bytes(experiment.chain, *run) <= free]
     if len(fitting) < len(runs):
@@ -133,34 +129,30 @@ def _reference(runs: list[tuple[int, int]], flops: Sequence[float], known: Known
         )
     if known is None:
         return representatives([sum(flops[first:stop]) for first, stop in runs])
-    if known.layers_ML.shape[1] != len(flops):
-        raise PlanError(
-            f"the predictor is of a model with {known.layers_ML.shape[1]} layers; this one has {len(flops)} blocks"
-        )
     places: dict[Layers, int] = {vector(*run, len(flops)): index for index, run in enumerate(runs)}
     wanted = reference_of(known)
     if missing := [layers for layers in wanted if layers not in places]:
-        raise PlanError(f"the predictor's reference has sub-model {missing[0]}, which cannot be measured here")
+        raise PlanError(f"the reference of the known devices has sub-model {missing[0]}, which cannot be measured here")
     return [places[layers] for layers in wanted]
 
 
 async def _rounds(
-    timer: Timer, runs: Sequence[tuple[int, int]], settings: MeasureSettings, emit: Emit
+    timer: Timer, runs: Sequence[tuple[int, int]], steps: int, emit: Emit, *, leave_out: bool
 ) -> dict[tuple[int, int], float]:
-    """Seconds of the sub-models, without those for which the trainer has no room."""
+    """Seconds of the sub-models. leave_out: those for which the trainer has no room, instead of its refusal."""
     means: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
     order = random.Random(0)
-    for number in range(settings.rounds):
+    for number in range(ROUNDS):
         for place, run in enumerate(order.sample(runs, len(runs))):
             if run in means:
                 try:
-                    means[run].append(statistics.fmean(totals(await timer(*run, settings.repeats))))
+                    means[run].append(statistics.fmean(totals(await timer(*run, steps))))
                 except RefusedError as refused:
-                    if settings.representative or not is_of_the_blocks(refused, run):
+                    if not (leave_out and is_of_the_blocks(refused, run)):
                         raise
                     _log.warning("a sub-model is left out", blocks=run, reason=str(refused))
                     del means[run]
-            emit(PieceMeasured(number * len(runs) + place + 1, settings.rounds * len(runs)))
+            emit(PieceMeasured(number * len(runs) + place + 1, ROUNDS * len(runs)))
     return {run: statistics.median(times) for run, times in means.items()}
 
 

@@ -28,9 +28,7 @@ from edge_agent.planning import load_profile, load_trace
 from edge_agent.planning.prediction import (
     complete,
     known_devices,
-    load_predictor,
     load_table,
-    predictor_to_bytes,
     table_to_json,
 )
 from edge_agent.planning.schedules import STRATEGIES, load_layers
@@ -155,10 +153,6 @@ def _read_table(path: Path) -> object:
     return complete(known_devices({"damaged": table, "good": table_of("good", costs_of(1, 4))}), table)
 
 
-def _read_predictor(path: Path) -> object:
-    return complete(load_predictor(path), table_of("good", costs_of(1, 4)))
-
-
 def _read_timeline(path: Path) -> object:
     return summary(choose_window(load_timeline(path), 2))
 
@@ -224,8 +218,7 @@ def kinds() -> Mapping[str, Kind]:
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}
     request = b64encode(open_request().SerializeToString()).decode()
     trainer_record = {"request": request, "subject": "ours"}
-    tables = {name: table_of(name, costs_of(kind, 4)) for kind, name in enumerate(("fast", "slow"))}
-    table, predictor = json.loads(table_to_json(tables["slow"])), predictor_to_bytes(known_devices(tables))
+    table = json.loads(table_to_json(table_of("slow", costs_of(1, 4))))
     tokens = make_token("pi-7", list(Scope))[1] + make_token("pi-8", [Scope.READ])[1]
     return {
         "edge configuration": Kind(_config_files(EDGE), _a_file("edge.toml", _read_configuration(EdgeConfig))),
@@ -237,7 +230,6 @@ def kinds() -> Mapping[str, Kind]:
         "profile of three tiers": Kind(json_files(TIERS), _a_file("tiers.json", load_profile)),
         "layers": Kind(json_files(LAYERS), _a_file("layers.json", _read_layers)),
         "latency table": Kind(json_files(table), _a_file("table.json", _read_table)),
-        "predictor": Kind(_tensor_files(predictor), _a_file("predictor", _read_predictor)),
         "parts of a profile": Kind(json_files(PARTS), _a_file("profile.json.parts", _read_parts)),
         "time line": Kind(json_files(TIMELINE), _a_file("timeline.json", _read_timeline)),
         "Mahimahi trace": Kind(damaged(MAHIMAHI), _a_file("trace.up", load_trace)),

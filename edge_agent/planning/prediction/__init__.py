@@ -1,14 +1,14 @@
 """Prediction of a device's times for parts of a model, from ten of them. Numbers and files: no torch, no gRPC, no
 clock.
 
-table.py is the file of one device, devices.py brings several together, gaussian.py predicts another from them, and predictor.py
-is the file of that. new_samples.py is for a device that has changed since it was measured.
+table.py is the file of one device, devices.py brings several together, and gaussian.py and predictor.py predict another from
+them. new_samples.py is for a device that has changed since it was measured.
 """
 
 from edge_agent.planning.prediction.devices import Floats, KnownDevices, known_devices
 from edge_agent.planning.prediction.gaussian import Measured
 from edge_agent.planning.prediction.new_samples import ChangedDevice
-from edge_agent.planning.prediction.predictor import complete, load_predictor, predictor_to_bytes, reference_of
+from edge_agent.planning.prediction.predictor import complete, reference_of
 from edge_agent.planning.prediction.table import (
     REFERENCES,
     SCHEMA,
@@ -37,9 +37,7 @@ __all__ = [
     "complete",
     "contiguous",
     "known_devices",
-    "load_predictor",
     "load_table",
-    "predictor_to_bytes",
     "reference_of",
     "representatives",
     "table_to_json",

@@ -4,6 +4,7 @@ M sub-models of L layers on D devices. Logarithms, because devices differ by fac
 everything is another one by a constant.
 """
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,15 @@ class KnownDevices:
 
     def __post_init__(self) -> None:
         assert self.log_seconds_DM.shape == (len(self.names), len(self.layers_ML)), "one row a device"
+
+    def check(self, whose: str, model: str, batch_size: int, layers: int) -> None:
+        """Refuse to predict another model, batch size or length. PlanError, which says whose it is."""
+        ours = {"model": self.model, "batch_size": self.batch_size, "layers": self.layers_ML.shape[1]}
+        for what, found in {"model": model, "batch_size": batch_size, "layers": layers}.items():
+            if ours[what] != found:
+                raise PlanError(
+                    f"{whose} has {what} {json.dumps(found)}; the known devices have {json.dumps(ours[what])}"
+                )
 
 
 def known_devices(tables: dict[str, LatencyTable]) -> KnownDevices:

@@ -43,12 +43,12 @@ asyncio.run(serve())
 """
 MEASURING = """
 import asyncio
-from edge_agent.profiling.latency_table import MeasureSettings, measure_table
+from edge_agent.profiling.latency_table import measure_table
 from tests.support.experiments import flags
 from tests.support.running import edge_config
 
 config = edge_config(*flags("mlp", "sgd"), "trainers=[]")
-asyncio.run(measure_table(config, MeasureSettings(rounds=1, repeats=1), None))
+asyncio.run(measure_table(config, repeats=1))
 print(heaps())
 """
 HEAPS = """

@@ -1,15 +1,18 @@
 """The accuracy of the predictor for devices that it has never seen."""
 
+import json
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.rivals.prediction import evaluate
+from benchmarks.rivals.prediction import evaluate, main
 from edge_agent.planning.prediction import Sample, known_devices
 from shared.errors import PlanError
 from tests.support.examples import examples
-from tests.support.latency import costs_of, table_of
+from tests.support.latency import costs_of, table_of, write_table
 
 
 def known(*kinds, noise=0.0):
@@ -88,3 +91,37 @@ def with_times(name, seconds):
         Sample(layers=sample.layers, seconds=time) for sample, time in zip(table.samples, seconds, strict=False)
     )
     return table.model_copy(update={"samples": samples})
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch, capsys):
+    """What the command prints of an unseen device by four others."""
+
+    def run(*more, kinds=(0, 1, 2, 4)):
+        tables = [str(write_table(tmp_path, table_of(f"d{kind}", costs_of(kind)))) for kind in kinds]
+        unseen = str(write_table(tmp_path, table_of("new", costs_of(3))))
+        known = [part for table in tables for part in ("--known", table)]
+        monkeypatch.setattr(sys, "argv", ["prediction", *known, "--unseen", unseen, *more])
+        main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_an_evaluation_for_a_program_says_how_good_the_predictor_is(said):
+    found = json.loads(said("--samples", "8", "--json"))
+    assert (found["device"], found["used"], found["judged"]) == ("new", 18, 18)
+    assert found["predictor"]["within_5"] == 1.0
+    assert found["predictor"].keys() == {"within_5", "within_10", "median_error", "worst_error"}
+
+
+def test_an_evaluation_for_a_person_is_a_table(said):
+    shown = said()
+    assert "new: 26 sub-models predicted from 10" in shown
+    for column in ("within 5 %", "within 10 %", "median error", "worst error", "100.0 %"):
+        assert column in shown
+
+
+def test_one_table_teaches_nothing(said):
+    with pytest.raises(PlanError, match="2 devices or more"):
+        said(kinds=(0,))

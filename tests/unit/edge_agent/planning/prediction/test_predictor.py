@@ -1,17 +1,11 @@
-"""The predictor: its results for known devices, and its file."""
+"""The predictor: its results for known devices."""
 
-import json
-
-import numpy as np
 import pytest
-import safetensors.numpy
 
 from edge_agent.planning.prediction import (
     complete,
     contiguous,
     known_devices,
-    load_predictor,
-    predictor_to_bytes,
     reference_of,
     vector,
 )
@@ -44,43 +38,8 @@ def test_the_reference_to_measure_is_ten_known_sub_models():
     assert set(chosen) <= set(map(tuple, devices.layers_ML.tolist()))
 
 
-def test_a_predictor_is_read_as_it_was_written(tmp_path):
-    devices, path = known(0, 1, 2), tmp_path / "p.safetensors"
-    path.write_bytes(predictor_to_bytes(devices))
-    loaded = load_predictor(path)
-    assert (loaded.model, loaded.batch_size, loaded.names) == (devices.model, devices.batch_size, devices.names)
-    assert np.array_equal(loaded.layers_ML, devices.layers_ML)
-    assert np.array_equal(loaded.log_seconds_DM, devices.log_seconds_DM)
-
-
-GOOD = {"layers": np.eye(3, dtype=np.uint8), "log_seconds": np.zeros((2, 3))}
-HEADER = {"schema": "isthmus.predictor/v1", "model": "m", "batch_size": 1, "devices": ["a", "b"]}
-
-
-@pytest.mark.parametrize(
-    ("tensors", "header"),
-    [
-        (GOOD | {"layers": np.eye(4, dtype=np.uint8)}, HEADER),
-        (GOOD | {"layers": 2 * np.eye(3, dtype=np.uint8)}, HEADER),
-        (GOOD | {"layers": np.eye(3)}, HEADER),
-        (GOOD | {"log_seconds": np.full((2, 3), np.nan)}, HEADER),
-        (GOOD | {"log_seconds": np.full((2, 3), np.inf)}, HEADER),
-        ({"layers": GOOD["layers"]}, HEADER),
-        (GOOD, HEADER | {"devices": ["a"]}),
-        (GOOD, HEADER | {"schema": "isthmus.profile/v1"}),
-        (GOOD, {}),
-    ],
-)
-def test_a_predictor_that_does_not_fit_is_refused(tensors, header, tmp_path):
-    path = tmp_path / "p.safetensors"
-    path.write_bytes(safetensors.numpy.save(tensors, metadata={"isthmus": json.dumps(header)}))
-    with pytest.raises(PlanError, match=r"p\.safetensors: "):
-        load_predictor(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00" * 40, b"\xff" * 8 + b"{}", b"PK\x03\x04 pickle"])
-def test_a_file_that_is_no_predictor_is_refused(content, tmp_path):
-    path = tmp_path / "p.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(PlanError, match="no predictor"):
-        load_predictor(path)
+@pytest.mark.parametrize(("what", "other"), [("model", "m2"), ("batch_size", 64)])
+def test_another_model_or_batch_size_than_the_known_devices_is_refused(what, other):
+    table = table_of("new", costs_of(3)).model_copy(update={what: other})
+    with pytest.raises(PlanError, match=f"the table of new has {what} .*; the known devices have "):
+        complete(known(0, 1), table)
