@@ -1,12 +1,13 @@
 """Accuracy of the prediction of a device that was never seen: some of its times are told, and the others judge the
 prediction. `python -m benchmarks.rivals.prediction --known T.json --known U.json --unseen V.json` says it of latency tables."""
 
-import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +15,7 @@ from edge_agent.planning.prediction.devices import Floats, KnownDevices, known_d
 from edge_agent.planning.prediction.gaussian import Measured
 from edge_agent.planning.prediction.predictor import NewDevice, new_device
 from edge_agent.planning.prediction.table import LatencyTable, load_table
+from shared.commands.entry import run_command
 from shared.errors import PlanError
 
 
@@ -103,20 +105,20 @@ def evaluate(devices: KnownDevices, unseen: LatencyTable, more: int) -> Evaluati
     )
 
 
-def main() -> None:
-    """Evaluate, and print the accuracy as JSON or as a table. Raises PlanError as `evaluate` does."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--known", type=Path, action="append", required=True, help="table of a known device, two or more"
-    )
-    parser.add_argument("--unseen", type=Path, required=True, help="table of the device to predict")
-    parser.add_argument("--samples", type=int, default=0, help="samples of it that are used beside its reference")
-    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
-    arguments = parser.parse_args()
-    devices = known_devices({str(path): load_table(path) for path in arguments.known})
-    evaluation = evaluate(devices, load_table(arguments.unseen), arguments.samples)
-    if arguments.json:
-        print(json.dumps(asdict(evaluation), indent=2))
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def judge(
+    known: Annotated[list[Path], typer.Option(help="Latency table of a known device. Repeatable, of two at least.")],
+    unseen: Annotated[Path, typer.Option(help="Table of the device to predict; only its reference is used for that.")],
+    samples: Annotated[int, typer.Option(help="Samples of it that are used beside its reference.", min=0, max=200)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Predict a device that was never seen, and compare with what was measured."""
+    evaluation = evaluate(known_devices({str(path): load_table(path) for path in known}), load_table(unseen), samples)
+    if as_json:
+        typer.echo(json.dumps(asdict(evaluation), indent=2))
     else:
         Console().print(_table(evaluation))
 
@@ -130,6 +132,11 @@ def _table(evaluation: Evaluation) -> Table:
         shown.add_column(column, justify="right")
     shown.add_row(*(f"{100 * figure:.1f} %" for figure in asdict(evaluation.predictor).values()))
     return shown
+
+
+def main() -> None:
+    """Run the command; ends the process with its exit code."""
+    run_command("benchmarks.rivals.prediction", app)
 
 
 if __name__ == "__main__":

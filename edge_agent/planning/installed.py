@@ -1,32 +1,22 @@
 """Rivals of the planners, where a package with some is installed.
 
 A package declares them by Python entry points of one group, and none of its code is imported before it is asked for. Each is a
-mapping by name: `pair` of planners of two workers, `pair-runs` and `chain-runs` of contestants over traces; but `moves` is a
-function, which simulates a device that moves.
+mapping by name: `pair` of planners of two workers, `pair-runs` and `chain-runs` of contestants over traces.
 """
 
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from shared.errors import PlanError
 
 GROUP = "isthmus.planners"
-PAIR, PAIR_RUNS, CHAIN_RUNS, MOVES = "pair", "pair-runs", "chain-runs", "moves"
+PAIR, PAIR_RUNS, CHAIN_RUNS = "pair", "pair-runs", "chain-runs"
 BENCHMARKS = "the benchmarks of a checkout, which are not installed here (pip install ./benchmarks)"
 
 
 def installed(name: str) -> dict[str, Any]:
     """Return the members of all mappings that packages declare under a name. PlanError for one that cannot be imported."""
     return {key: member for point in entry_points(group=GROUP, name=name) for key, member in _loaded(point).items()}
-
-
-def installed_function(name: str, what: str) -> Callable[..., None]:
-    """Return the function that a package declares under a name. what: it does, for the PlanError where there is none."""
-    for point in entry_points(group=GROUP, name=name):
-        function: Callable[..., None] = _loaded(point)
-        return function
-    raise PlanError(f"{what} comes with {BENCHMARKS}")
 
 
 def there_are(names: list[str], rivals: dict[str, Any]) -> str:

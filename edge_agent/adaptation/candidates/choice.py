@@ -1,6 +1,6 @@
 """The choice of a trainer while training goes on: what probes and training show, weighed once a second by a policy.
 
-The policies (edge_agent.planning.choice) are pure, and those of `edge-agent simulate --sites`. Clock, probes, logs and metrics
+The policies (edge_agent.planning.choice) are pure, and those of `benchmarks.rivals.moving`. Clock, probes, logs and metrics
 are here. Operators take precedence: the choice rests while a trainer is pinned, or the planner is `fixed`.
 """
 

@@ -39,7 +39,9 @@ def test_tables_are_measured_and_predicted_as_the_page_says(in_a_folder, monkeyp
         words = shlex.split(line)
         if words[0] == "python":
             monkeypatch.setattr(sys, "argv", words[2:])
-            runpy.run_module(words[2], run_name="__main__")
+            with pytest.raises(SystemExit) as ended:
+                runpy.run_module(words[2], run_name="__main__")
+            assert not ended.value.code
             continue
         program, *arguments = words
         assert program == "edge-agent"

@@ -31,8 +31,6 @@ AGENT = (
     "--version",
     "run --help",
     "profile --help",
-    "measure --help",
-    "predictor --help",
     "model --help",
     "placement --help",
     "doctor --help",

@@ -162,7 +162,7 @@ class ProfileCosts:
 def asked(
     profile: Profile, link: Rates, space: SearchSpace | None = None, *horizon: int, **start: int
 ) -> tuple[Question, Conditions]:
-    """What a planner of two workers is asked over a link. horizon, start: `Question`'s `horizon_steps` and `from_cut`."""
+    """Return what a planner of two workers is asked over a link. horizon, start: `Question`'s `horizon_steps`, `from_cut`."""
     return Question(profile, space or SearchSpace(), *horizon, **start), over(profile, link)
 
 

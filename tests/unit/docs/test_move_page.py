@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.rivals.moving import MOVE_POLICY_NAMES
-from edge_agent.main import app
+from benchmarks.rivals.moving.__main__ import app
 from edge_agent.planning.choice import parse_candidates
 from tests.conftest import ROOT
 from tests.support.pages import blocks
@@ -17,8 +17,8 @@ from tests.support.pages import blocks
 @pytest.mark.slow
 def test_the_table_is_printed_by_the_command_above_it(monkeypatch):
     monkeypatch.chdir(ROOT)
-    (command,) = [block.text for block in blocks("move.md") if "simulate" in block.text]
-    done = CliRunner().invoke(app, shlex.split(command)[1:])
+    (command,) = [block.text for block in blocks("move.md") if "rivals.moving" in block.text]
+    done = CliRunner().invoke(app, shlex.split(command)[3:])
     assert done.exit_code == 0, done.output
     shown = next(block.text for block in blocks("move.md") if block.text.startswith("policy"))
     assert [line.rstrip() for line in done.stdout.splitlines()] == shown.splitlines()

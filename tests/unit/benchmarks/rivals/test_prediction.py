@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.rivals.prediction import evaluate, main
 from edge_agent.planning.prediction import Sample, known_devices
-from shared.errors import PlanError
+from shared.errors import ExitCode, PlanError
 from tests.support.examples import examples
 from tests.support.latency import costs_of, table_of, write_table
 
@@ -95,33 +95,39 @@ def with_times(name, seconds):
 
 @pytest.fixture
 def said(tmp_path, monkeypatch, capsys):
-    """What the command prints of an unseen device by four others."""
+    """Return a function that predicts an unseen device by others, and returns its exit code and its output on both streams."""
 
     def run(*more, kinds=(0, 1, 2, 4)):
         tables = [str(write_table(tmp_path, table_of(f"d{kind}", costs_of(kind)))) for kind in kinds]
         unseen = str(write_table(tmp_path, table_of("new", costs_of(3))))
         known = [part for table in tables for part in ("--known", table)]
         monkeypatch.setattr(sys, "argv", ["prediction", *known, "--unseen", unseen, *more])
-        main()
-        return capsys.readouterr().out
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
 
     return run
 
 
 def test_an_evaluation_for_a_program_says_how_good_the_predictor_is(said):
-    found = json.loads(said("--samples", "8", "--json"))
+    code, out, _ = said("--samples", "8", "--json")
+    assert code == 0
+    found = json.loads(out)
     assert (found["device"], found["used"], found["judged"]) == ("new", 18, 18)
     assert found["predictor"]["within_5"] == 1.0
     assert found["predictor"].keys() == {"within_5", "within_10", "median_error", "worst_error"}
 
 
 def test_an_evaluation_for_a_person_is_a_table(said):
-    shown = said()
+    code, shown, _ = said()
+    assert code == 0
     assert "new: 26 sub-models predicted from 10" in shown
     for column in ("within 5 %", "within 10 %", "median error", "worst error", "100.0 %"):
         assert column in shown
 
 
 def test_one_table_teaches_nothing(said):
-    with pytest.raises(PlanError, match="2 devices or more"):
-        said(kinds=(0,))
+    code, out, err = said(kinds=(0,))
+    assert (code, out, err.count("\n")) == (ExitCode.PLAN, "", 1)
+    assert "2 devices or more" in err

@@ -1,28 +1,37 @@
-"""`edge-agent simulate --sites` as a user meets it: its output and its refusals."""
+"""`python -m benchmarks.rivals.moving` as a user meets it: its output and its refusals."""
 
 import json
+import sys
 
 import pytest
 
 from benchmarks.rivals.moving import MOVE_POLICY_NAMES
-from edge_agent.planning import installed
+from benchmarks.rivals.moving.__main__ import main
+from edge_agent.planning import profile_to_json
 from shared.errors import ExitCode
+from tests.support.planning.cases import small_profile
 
 SITES = "SITE_ID,LATITUDE,LONGITUDE,radius_m,cloud_factor\na,-37.815,144.960,400,1\nb,-37.815,144.966,400,0.7\n"
 PATH = "second,latitude,longitude\n0,-37.815,144.960\n300,-37.815,144.966\n"
 
 
 @pytest.fixture
-def simulate(edge_agent, profile_path, tmp_path):
-    """Return a function that simulates a move with some options."""
-    sites, path = tmp_path / "sites.csv", tmp_path / "path.csv"
+def simulate(monkeypatch, capsys, tmp_path):
+    """Return a function that simulates a move with some options, and returns its exit code and its output on both streams."""
+    profile, sites, path = (tmp_path / name for name in ("profile.json", "sites.csv", "path.csv"))
+    profile.write_text(profile_to_json(small_profile()))
     sites.write_text(SITES)
     path.write_text(PATH)
 
     def run(*options, rates=("--uplink", "20mbit", "--downlink", "50mbit"), **files):
         for name, text in files.items():
             (tmp_path / f"{name}.csv").write_text(text)
-        return edge_agent("simulate", "--sites", sites, "--path", path, "--profile", profile_path, *rates, *options)
+        given = ["--sites", sites, "--path", path, "--profile", profile, *rates, *options]
+        monkeypatch.setattr(sys, "argv", ["moving", *map(str, given)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return ended.value.code or 0, captured.out, captured.err
 
     return run
 
@@ -59,11 +68,8 @@ def test_a_seed_gives_the_same_runs_again(simulate):
     ("options", "files", "said"),
     [
         (("--policy", "luck"), {}, 'there is no policy "luck"'),
-        (("--seed", "-1"), {}, "--seed is -1; it must be 0 or more"),
         (("--between", "fast"), {}, '--between is "fast"'),
         (("--cloud-round-trip", "135"), {}, '--cloud-round-trip is "135"'),
-        (("--seconds", "10"), {}, "--seconds says nothing about a device that moves; leave it out"),
-        (("--round-trip", "10ms"), {}, "--round-trip says nothing about a device that moves; leave it out"),
         ((), {"sites": "SITE_ID,LATITUDE\n1,2\n"}, "has no column LONGITUDE"),
         ((), {"sites": SITES.replace("-37.815", "nan")}, 'LATITUDE is "nan"'),
         ((), {"path": "second,latitude,longitude\n"}, "the path is empty"),
@@ -77,28 +83,7 @@ def test_what_cannot_be_simulated_ends_with_one_sentence(simulate, options, file
     assert said in err
 
 
-def test_without_the_benchmarks_one_sentence_says_what_is_missing(simulate, monkeypatch):
-    monkeypatch.setattr(installed, "entry_points", lambda **_: ())
-    code, out, err = simulate()
-    assert (code, out, err.count("\n")) == (ExitCode.PLAN, "", 1)
-    assert (
-        "the simulation of a device that moves comes with the benchmarks of a checkout, which are not installed" in err
-    )
-
-
 def test_rates_have_to_be_known(simulate):
     code, _, err = simulate(rates=())
     assert code == ExitCode.PLAN
     assert 'nothing is known of the uplink of "a"; give --uplink' in err
-
-
-def test_options_of_a_move_are_refused_without_one(edge_agent, profile_path, tmp_path):
-    trace = tmp_path / "trace.csv"
-    trace.write_text("second,bytes per second\n0,500000\n60,500000\n")
-    code, _, err = edge_agent("simulate", "--profile", profile_path, "--trace", trace, "--relay")
-    assert code == ExitCode.PLAN
-    assert "--relay is for a device that moves, which --sites and --path describe; leave it out" in err
-    for incomplete in ((), ("--sites", trace), ("--path", trace)):
-        code, _, err = edge_agent("simulate", "--profile", profile_path, *incomplete)
-        assert code == ExitCode.USAGE
-        assert "--sites and --path" in err
