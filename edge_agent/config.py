@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    BeforeValidator,
     Field,
     JsonValue,
     NonNegativeInt,
@@ -133,6 +134,21 @@ class PrivacyConfig(Section):
     that are named may also keep replicas of such blocks of other trainers."""
 
 
+class StartFromConfig(Section):
+    path: Path = Field(
+        strict=False
+    )  # `_as_start` makes a value of Python of it, in which JSON's lists and texts are no others
+    """File of the weights, index of its shards, or folder that has either."""
+    allow: tuple[str, ...] = Field(default=(), strict=False)
+    """Tensors that may be missing, too many, or of another shape or type: each name as in `model.learns`."""
+    widen: bool = False
+    """True if tensors may have a type of fewer bits than the model's, whose values it holds as they are."""
+
+
+def _as_start(given: Any) -> Any:
+    return {"path": given} if isinstance(given, str | Path) else given
+
+
 class TrainingConfig(Section):
     epochs: PositiveInt = 10
     """Number of times that each sample is trained on."""
@@ -140,10 +156,18 @@ class TrainingConfig(Section):
     """Stops earlier, after this many steps. It does not shorten the schedule."""
     seed: int = 0
     """Decides the first weights, the order of the samples, augmentation and dropout."""
-    start_from: Path | None = Field(default=None, examples=["runs/first/model.safetensors"])
-    """Weights to begin with: a safetensors file with every tensor of the model's state dict, such as a run before has written.
-    Tied weights may stand under one of their names, and buffers that the state dict leaves out may be there. The optimizer
-    begins with empty state. Left out, the weights are drawn from the seed."""
+    start_from: Annotated[StartFromConfig, BeforeValidator(_as_start)] | None = Field(
+        default=None,
+        examples=["runs/first/model.safetensors"],
+        json_schema_extra={
+            "allowed": 'a path, or a table as { path = "resnet.pth", allow = ["head.*"], widen = true }'
+        },
+    )
+    """Weights to begin with: a safetensors file or one of torch.save with the model's state dict, an index of shards, or a
+    folder with either. Prefixes of torch.compile and DataParallel do not count, tied weights may stand under one name, and
+    buffers that the state dict leaves out may be there. Of the tensors that `allow` names, as in `model.learns`, those that do
+    not fit come from the seed. With `widen` a file in 16 bits fits a model in 32. The optimizer begins with empty state. Left
+    out, all weights are drawn from the seed."""
     precision: Precisions = Field(default="fp32", examples=[{"gpu": "bf16"}])
     """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" and "fp16" compute
     in bfloat16 or float16 where torch's autocast finds it safe, so most features have half the bytes. Weights stay as they are.

@@ -119,7 +119,13 @@ def model(
 
         from rich.console import Console
 
-        from edge_agent.commands.model import describe_seams, render_slots, render_table, to_json
+        from edge_agent.commands.model import (
+            describe_first_weights,
+            describe_seams,
+            render_slots,
+            render_table,
+            to_json,
+        )
         from edge_agent.experiment.model_report import describe_chain
         from edge_agent.experiment.model_report import explain as seams_of
         from edge_agent.experiment.workload import Workload
@@ -128,7 +134,7 @@ def model(
         from shared.model.spec import parse_examples
         from shared.training.optimizers import optimizer_bytes
 
-    loaded = load_config(EdgeConfig, config, overrides or [])
+    loaded, first_weights = load_config(EdgeConfig, config, overrides or []), None
     if factory is not None and example is not None:
         chain = build_checked_chain(
             *(factory, parse_kwargs(kwargs), 0, parse_examples(example)),
@@ -137,7 +143,8 @@ def model(
             public_inputs=loaded.privacy.public_inputs,
         )
     elif factory is None and example is None and kwargs == "{}":
-        chain = Workload(loaded).chain
+        workload = Workload(loaded)
+        chain, first_weights = workload.chain, workload.first_weights
     else:
         missing = "--example" if example is None else "--factory"
         raise ConfigError(f"{missing} is missing; give --factory and --example, or neither, for what --config says")
@@ -147,6 +154,8 @@ def model(
         typer.echo(to_json(rows, seams))
         return
     Console().print(render_table(rows), render_slots(rows))
+    if first_weights is not None:
+        typer.echo(describe_first_weights(first_weights))
     if seams is not None:
         typer.echo(describe_seams(seams))
 

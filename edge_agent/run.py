@@ -154,6 +154,8 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
     if stored is not None:
         experiment.run_id = stored.record.session_id
     bind_run(experiment.run_id)
+    if stored is None and (first := experiment.first_weights) is not None:
+        _log.info("the weights of a file are loaded", file=str(first.path), **first.described())
     events.emit(Prepared(experiment.run_id))
     policy = await asyncio.to_thread(policy_of, config)
     is_new = stored is None

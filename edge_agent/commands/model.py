@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
+from edge_agent.experiment.first_weights import FirstWeights
 from edge_agent.experiment.model_report import BlockRow
 from shared.model.division.seams import Seam
 
@@ -57,6 +58,12 @@ def describe_seams(seams: Sequence[Seam]) -> str:
     return "\n".join(
         [*pairs, "A method blocks() of the model may say what its blocks are; they may hand on several tensors."]
     )
+
+
+def describe_first_weights(first: FirstWeights) -> str:
+    """A line of the file of first weights, and what of it is loaded."""
+    lists = "; ".join(f"{key.replace('_', ' ')}: {names}" for key, names in first.described().items())
+    return f"The weights of {first.path}: {lists}"
 
 
 def to_json(rows: Sequence[BlockRow], seams: Sequence[Seam] | None) -> str:

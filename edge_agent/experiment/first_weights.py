@@ -1,91 +1,185 @@
-"""First weights of a model from a safetensors file (`training.start_from`): taken whole, or refused in one sentence."""
+"""First weights of a model from a file (`training.start_from`): what fits is taken, what may not differ is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import safetensors
-import safetensors.torch
 import torch
-import xxhash
 from torch import Tensor, nn
 
-from shared.errors import ConfigError
+from edge_agent.config import StartFromConfig
+from edge_agent.experiment.weights_file import read_weights
+from shared.errors import ConfigError, ModelError
+from shared.model.learning import ParameterNames
 from shared.model.snapshot import same_bits
 
 _NAMED = 3
 """Names that a sentence lists before it counts the others."""
+_LOGGED = 20
+"""As many as a log lists."""
 _NAME_CHARACTERS = 80
-_BEGINNINGS_OF_TORCH = (b"PK\x03\x04", b"\x80\x02")
-"""First bytes of what torch.save writes, today and before torch 1.6."""
-_CONVERTED = (
-    "torch.save has written it; convert its state dict once, by safetensors.torch.save_file(torch.load(path, "
-    "weights_only=True), new_path)"
-)
+_COMPILED = "_orig_mod"
+"""The child in which `torch.compile` has the module."""
+_PARALLEL = "module."
+"""The prefix of a model that torch has run on several devices."""
+_COUNT = "num_batches_tracked"
+"""A buffer that files of before torch 0.4.1 lack. As torch's own loading has it, it counts from zero then."""
+_NARROW = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def load_weights(module: nn.Module, path: Path) -> str:
-    """Put the weights of a file into `module`, in place; returns the file's digest.
+@dataclass(frozen=True)
+class FirstWeights:
+    """The first weights of a model, by the names of tensors."""
 
-    The file has every tensor of the module's state dict, with its shape and type. One that has several names, as tied
-    weights have, may stand under one of them. Buffers that the state dict leaves out may be there, too. Raises
-    ConfigError, and changes nothing, for any other file.
+    path: Path
+    digest: str
+    """Digest of the file."""
+    loaded: tuple[str, ...]
+    """Taken from the file."""
+    drawn: tuple[str, ...]
+    """As the seed has them, because the file lacks them or has others."""
+    unused: tuple[str, ...]
+    """In the file alone, or with another shape or type than the model's."""
+
+    def described(self) -> dict[str, str]:
+        """Return the lists as text, for a log or a person."""
+        lists = {"from_file": self.loaded, "from_seed": self.drawn, "unused": self.unused}
+        return {key: _listed(names, _LOGGED) if names else "none" for key, names in lists.items()}
+
+
+def load_weights(module: nn.Module, start: StartFromConfig) -> FirstWeights:
+    """Put the weights of a file into `module`, in place.
+
+    The file has every tensor of the module's state dict, with its shape and type, but for those that `start.allow` names. One
+    that has several names, as tied weights have, may stand under one of them. Buffers that the state dict leaves out may be
+    there, too. Names count without the prefixes of torch.compile and of torch's parallel models. Raises ConfigError, and
+    changes nothing, for any other file.
     """
+    weights = read_weights(start.path)
+    targets = _compiled_off(
+        (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    )
     try:
-        data = path.read_bytes()
-        weights = safetensors.torch.load(data)
-    except OSError as cause:
-        raise ConfigError(f"training.start_from: {path} cannot be read: {cause.strerror}") from cause
-    except (safetensors.SafetensorError, ValueError, KeyError) as cause:
-        how = _CONVERTED if data.startswith(_BEGINNINGS_OF_TORCH) else ""
-        raise ConfigError(f"training.start_from: {path} is no safetensors file: {how or cause}") from cause
-    targets = dict((*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)))
-    if problem := _misnamed(weights, module, targets) or _unlike(weights, targets) or _contradicting(weights, targets):
-        raise ConfigError(f"training.start_from: {path} does not fit the model: {problem}")
+        given = _parallel_off(_compiled_off(weights.tensors.items()), targets)
+        may_differ = _differing(start.allow, given.keys() | targets.keys())
+        fitting = {
+            name: value for name, value in given.items() if name in targets and _fits(value, targets[name], start)
+        }
+        there = {id(targets[name]) for name in fitting}
+        expected = [name for name in _names(module) if name in targets]
+        absent = {id(targets[name]): name for name in reversed(expected) if id(targets[name]) not in there}
+        drawn = [name for name in absent.values() if not name.endswith(_COUNT)][::-1]
+        unused = sorted(given.keys() - fitting.keys())
+        _check_misfits(
+            [name for name in drawn if name not in may_differ],
+            [name for name in unused if name not in may_differ],
+            given,
+            targets,
+            start,
+        )
+        _check_contradictions(fitting, targets)
+    except _MisfitError as misfit:
+        raise ConfigError(f"training.start_from: {start.path} does not fit the model: {misfit}") from None
     with torch.no_grad():
-        for name, given in weights.items():
-            targets[name].copy_(given)
-    return xxhash.xxh3_128_hexdigest(data)
+        for name, value in fitting.items():
+            targets[name].copy_(value)
+    return FirstWeights(start.path, weights.digest, tuple(fitting), tuple(drawn), tuple(unused))
 
 
-def _misnamed(weights: Mapping[str, Tensor], module: nn.Module, targets: Mapping[str, Tensor]) -> str:
-    """Say which tensors are missing, and which are not the model's; empty if none."""
-    given = {id(targets[name]) for name in weights.keys() & targets.keys()}
-    lacking = dict[int, str]()
-    for name in module.state_dict():
-        if id(targets[name]) not in given:
-            lacking.setdefault(id(targets[name]), name)
-    foreign = sorted(weights.keys() - targets.keys())
-    told = [f"lacks {_listed([*lacking.values()])}"] if lacking else []
+class _MisfitError(Exception):
+    """A file that does not fit a model; its text is part of a sentence."""
+
+
+def _names(module: nn.Module) -> list[str]:
+    """The names of a state dict, without the prefix of torch.compile."""
+    return list(_compiled_off((name, value) for name, value in module.state_dict().items()))
+
+
+def _compiled_off(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Return tensors by their names without the prefix of torch.compile, wherever it stands."""
+    found, named = dict[str, Tensor](), dict[str, str]()
+    for name, tensor in tensors:
+        plain = ".".join(part for part in name.split(".") if part != _COMPILED)
+        if plain in found:
+            raise _MisfitError(
+                f"{' and '.join(map(repr, sorted((name, named[plain]))))} are one name without the prefix `{_COMPILED}.`"
+            )
+        found[plain], named[plain] = tensor, name
+    return found
+
+
+def _parallel_off(given: dict[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the file's tensors without the prefix of parallel models, as often as all of them have it and the model not."""
+    while given and given.keys().isdisjoint(targets) and all(name.startswith(_PARALLEL) for name in given):
+        given = {name.removeprefix(_PARALLEL): value for name, value in given.items()}
+    return given
+
+
+def _differing(allowed: Sequence[str], names: Iterable[str]) -> set[str]:
+    """Return the names that may differ. Raises ConfigError for one that is allowed and nowhere."""
+    try:
+        chosen = ParameterNames("training.start_from.allow", allowed)
+        return chosen.chosen(names, "neither the file nor the model has a tensor")
+    except ModelError as cause:
+        raise ConfigError(str(cause)) from cause
+
+
+def _fits(given: Tensor, target: Tensor, start: StartFromConfig) -> bool:
+    if given.shape != target.shape:
+        return False
+    return given.dtype == target.dtype or (start.widen and _is_narrower(given, target))
+
+
+def _is_narrower(given: Tensor, target: Tensor) -> bool:
+    """Tell whether the type of a tensor holds each value of another one's."""
+    both = given.dtype in _NARROW and target.is_floating_point()
+    return both and given.dtype != target.dtype and torch.promote_types(given.dtype, target.dtype) == target.dtype
+
+
+def _check_misfits(
+    lacking: Sequence[str],
+    unused: Sequence[str],
+    given: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor],
+    start: StartFromConfig,
+) -> None:
+    """Refuse what is missing, what is not the model's, and other shapes or types, in this order."""
+    foreign = [name for name in unused if name not in targets]
+    unlike = [name for name in targets if name in set(unused)]
+    missing = [name for name in lacking if name not in given]
+    told = [f"lacks {_listed(missing)}"] if missing else []
     told += [f"holds {_listed(foreign)}, which the model does not have"] if foreign else []
-    return f"it {', and '.join(told)}; its tensors must have the names of the model's state dict" if told else ""
+    if told:
+        raise _MisfitError(f"it {', and '.join(told)}; its tensors must have the names of the model's state dict")
+    if unlike:
+        name, *others = unlike
+        too = f"; the shapes or types of {_listed(others)} differ, too" if others else ""
+        widening = any(_is_narrower(given[each], targets[each]) for each in unlike) and not start.widen
+        how = (
+            "; training.start_from.widen = true takes types of fewer bits, whose values stay the same"
+            if widening
+            else ""
+        )
+        raise _MisfitError(f"{name!r} is {_form(given[name])} and must be {_form(targets[name])}{too}{how}")
 
 
-def _unlike(weights: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> str:
-    """Say which tensors have another shape or type than the model's; empty if none."""
-    unlike = [name for name, target in targets.items() if name in weights and _form(weights[name]) != _form(target)]
-    if not unlike:
-        return ""
-    name, *others = unlike
-    too = f"; the shapes or types of {_listed(others)} differ, too" if others else ""
-    return f"{name!r} is {_form(weights[name])} and must be {_form(targets[name])}{too}"
-
-
-def _contradicting(weights: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> str:
-    """Say which two names of one tensor have different values; empty if none have."""
+def _check_contradictions(fitting: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> None:
+    """Refuse two names of one tensor that have different values."""
     first: dict[int, str] = {}
-    for name in (name for name in targets if name in weights):
+    for name in (name for name in targets if name in fitting):
         other = first.setdefault(id(targets[name]), name)
-        if not same_bits(weights[name], weights[other]):
-            return f"it holds different values for {other!r} and {name!r}, which are one tensor of the model"
-    return ""
+        if not same_bits(fitting[name], fitting[other]):
+            raise _MisfitError(
+                f"it holds different values for {other!r} and {name!r}, which are one tensor of the model"
+            )
 
 
 def _form(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str], most: int = _NAMED) -> str:
     """The first names, and how many follow, as part of a sentence."""
-    shown = [name if len(name) <= _NAME_CHARACTERS else f"{name[: _NAME_CHARACTERS - 1]}…" for name in names[:_NAMED]]
-    parts = [*map(repr, shown), *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])]
+    shown = [name if len(name) <= _NAME_CHARACTERS else f"{name[: _NAME_CHARACTERS - 1]}…" for name in names[:most]]
+    parts = [*map(repr, shown), *([f"{len(names) - most} more"] if len(names) > most else [])]
     return " and ".join((*([", ".join(parts[:-1])] if parts[:-1] else []), parts[-1]))

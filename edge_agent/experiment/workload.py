@@ -98,9 +98,10 @@ class Workload:
         self.chain = self._built(example)
         Grouping(training.optimizer).check(self.chain.module)
         check_weights(self.chain.module, self.recipe)
-        self.start_digest = (
+        self.first_weights = (
             None if training.start_from is None else load_weights(self.chain.module, training.start_from)
         )
+        """The first weights as a file gave them; None without one."""
         self.frozen_digests = [] if group is None else [block_state.frozen_digest(block) for block in self.chain.blocks]
         """Digests of the parameters that do not learn, by block, which all members of a group have alike."""
         # Crossings are judged with these samples and weights, too, not only with made-up ones as a trainer does it.
@@ -140,8 +141,13 @@ class Workload:
             return 0, 0
         return training.evaluate_every_epochs * self.loader.steps_per_epoch, training.evaluate_every_steps or 0
 
+    @property
+    def start_digest(self) -> str | None:
+        """The digest of the file of first weights; None without one."""
+        return None if self.first_weights is None else self.first_weights.digest
+
     def built_again(self) -> Chain:
-        """A chain of its own of the same model, with its first weights. Raises ModelError."""
+        """A chain of its own of the same model, with the weights of the seed. Raises ModelError."""
         return replace(self._built(self.example.example()), readable=self.chain.readable, types=self.chain.types)
 
     def _built(self, example: Inputs) -> Chain:

@@ -119,7 +119,7 @@ class _Replay:
         return replace(placement, workers=placement.workers + others)
 
     def _first_chain(self) -> Chain:
-        chain, path = self._workload.built_again(), self._workload.config.training.start_from
-        if path is not None:
-            load_weights(chain.module, path)
+        chain, start = self._workload.built_again(), self._workload.config.training.start_from
+        if start is not None:
+            load_weights(chain.module, start)
         return chain

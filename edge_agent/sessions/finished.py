@@ -53,7 +53,10 @@ def check_not_longer(config: EdgeConfig, steps: int) -> None:
         return
     model = (directory / MODEL).absolute()
     done = _finished_steps(directory / SUMMARY, settings_of_result(config))
-    begins_with_it = config.training.start_from is not None and config.training.start_from.absolute() == model
+    begins_with_it = (start := config.training.start_from) is not None and start.path.absolute() in (
+        model,
+        model.parent,
+    )
     if done is not None and done < steps and model.exists() and not begins_with_it:
         raise ConfigError(
             f"output.directory: {directory} has the result of this training after {done} steps, and a run that has ended "

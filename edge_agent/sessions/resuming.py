@@ -144,9 +144,10 @@ def _resumed_experiment(build: Callable[[EdgeConfig, int | None], W], stored: St
             f"{experiment.samples} now, so its steps would be others; begin a new run without --resume, with "
             "training.start_from for weights that you have"
         )
-    if experiment.start_digest != record.start_digest:
+    start = config.training.start_from
+    if start is not None and experiment.start_digest != record.start_digest:
         raise ConfigError(
-            f"training.start_from: {config.training.start_from} is not the file that session {record.session_id} was begun with"
+            f"training.start_from: {start.path} is not the file that session {record.session_id} was begun with"
         )
     if record.shared is not None and experiment.steps < record.shared[1]:
         raise ConfigError(

@@ -80,12 +80,12 @@ def _resolve(root: Schema, schema: Schema | None) -> Schema | None:
     """Follow a reference and drop the `null` of an optional value."""
     if schema is None:
         return None
+    described = {key: value for key, value in schema.items() if key == "allowed"}
     if "anyOf" in schema:
-        described = {key: value for key, value in schema.items() if key == "allowed"}
-        schema = {**next(option for option in schema["anyOf"] if option.get("type") != "null"), **described}
+        schema = next(option for option in schema["anyOf"] if option.get("type") != "null")
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
-    return schema
+    return {**schema, **described}
 
 
 def allowed_text(schema: Schema) -> str:

@@ -19,7 +19,7 @@ from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 from shared.training.slices import ParameterRange
 from tests.support.placed import batch_of, chain_of
-from tests.support.plain import plain_loss, plain_optimizer
+from tests.support.plain import load_what_fits, plain_loss, plain_optimizer
 
 SAMPLES, STEPS = 4, 5
 """Samples of a member's batch, and steps."""
@@ -246,7 +246,10 @@ def group_state(
     for config in configs:
         loader = Experiment(config).loader
         members.append((batch.inputs, batch.labels) for batch in loader.iterate(0, first.steps))
-    return accumulated(first.built_again(), first.recipe, members, first.batch_size, took_part, codecs)
+    chain = first.built_again()
+    if (start := first.config.training.start_from) is not None:
+        load_what_fits(chain.module, start.path)
+    return accumulated(chain, first.recipe, members, first.batch_size, took_part, codecs)
 
 
 def weights_at(session: InProcessSession, module: nn.Module) -> dict[str, Tensor]:

@@ -8,10 +8,12 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from edge_agent import EdgeConfig
@@ -111,6 +113,8 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         total_steps=total,
     )
     module = build_model(config.model.factory, config.model.kwargs, training.seed).train()
+    if training.start_from is not None:
+        load_what_fits(module, training.start_from.path)
     if config.model.output is not None:
         choose_output(module, config.model.output)
     learns = config.model.learns
@@ -125,6 +129,14 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         for name in config.model.frozen:
             module.get_submodule(name).eval()
     return PlainExperiment(chain, recipe, dataset, loader, steps - steps % training.accumulate_batches)
+
+
+def load_what_fits(module: nn.Module, path: Path) -> None:
+    """Load first weights as a user does who wants another head."""
+    given = torch.load(path, weights_only=True) if path.suffix == ".pth" else load_file(path)
+    own = module.state_dict()
+    fitting = {name: value for name, value in given.items() if name in own and value.shape == own[name].shape}
+    module.load_state_dict(fitting, strict=False)
 
 
 def plain_loop(
