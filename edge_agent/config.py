@@ -17,7 +17,7 @@ from pydantic import (
 from edge_agent.choice_config import ChoiceSection
 from edge_agent.deployment_config import DeploymentConfig, check_adaptive
 from edge_agent.group_config import GroupSection, check_group
-from edge_agent.improvement_config import EarlyStopConfig, check_followed
+from edge_agent.improvement_config import EarlyStopConfig, FollowedFigure, check_followed
 from edge_agent.placement_config import PlacementSection, check_workers
 from edge_agent.planner_names import DEFAULT_BITS
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
@@ -191,6 +191,9 @@ class TrainingConfig(Section):
     """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss" or "accuracy", was not
     better by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left out, the smaller
     loss and the larger of all others. Left out, all steps are done."""
+    keep_best: FollowedFigure | None = Field(default=None, examples=[{"metric": "loss", "mode": "min"}])
+    """Figure by which the weights of the best evaluation are kept too, as `best.safetensors`; `metric` and `mode` are as for
+    `early_stop`. At each evaluation that is the best so far, the weights of the trainers' blocks come to this device."""
     on_nan: Literal["stop", "warn"] = "stop"
     """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
     good weights; "warn" says it once in the log and goes on."""

@@ -33,12 +33,16 @@ class EarlyStopConfig(FollowedFigure):
 
 def followed(config: "EdgeConfig") -> dict[str, FollowedFigure]:
     """List the figures that a run follows, by the key that asks for each."""
-    figures = {"training.early_stop": config.training.early_stop}
+    figures = {"training.early_stop": config.training.early_stop, "training.keep_best": config.training.keep_best}
     return {key: figure for key, figure in figures.items() if figure is not None}
 
 
 def check_followed(config: "EdgeConfig") -> None:
-    """Refuse figures that no evaluation of this run can give. Raises ValueError."""
+    """Refuse figures that no evaluation of this run can give, and weights that have no place. Raises ValueError."""
+    if config.training.keep_best is not None and config.checkpoints.location == "none":
+        raise ValueError(
+            'training.keep_best is set and checkpoints.location is "none", so the weights have no place; leave one of them out'
+        )
     for key, figure in followed(config).items():
         if config.data.test is None:
             raise ValueError(

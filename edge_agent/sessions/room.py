@@ -28,7 +28,8 @@ def check_room(experiment: Experiment, folder: LocalFiles | None, stored: Stored
     """
     config = experiment.config
     model_bytes = sum(tensor.nbytes for tensor in experiment.chain.module.state_dict().values())
-    results_bytes = model_bytes + _OVERHEAD_BYTES
+    keeps_best = config.training.keep_best is not None
+    results_bytes = model_bytes * (2 if keeps_best else 1) + _OVERHEAD_BYTES
     output = config.output.directory
     if output is not None and (free_bytes := free_bytes_at(output)) < results_bytes:
         raise StorageError(
@@ -38,6 +39,8 @@ def check_room(experiment: Experiment, folder: LocalFiles | None, stored: Stored
     if folder is None:
         return
     checkpoints_bytes = (config.checkpoints.keep + 1) * _part_bytes(experiment) + model_bytes + _OVERHEAD_BYTES
+    if keeps_best:
+        checkpoints_bytes += (config.checkpoints.keep + 2) * model_bytes
     if stored is not None:
         checkpoints_bytes -= stored.total_bytes()
     if output is not None and _disk(output) == _disk(folder.path):

@@ -7,7 +7,7 @@ of their own calls them.
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import IO, Any, Self
 
@@ -22,8 +22,8 @@ from shared.errors import ConfigError, StorageError
 from shared.files.folder_lock import is_locked, lock_folder
 
 _log = structlog.get_logger(__name__)
-_RESULT = "result"
-"""Name of the trained model's folder, inside that of its session."""
+_RESULT, _BEST = "result", "best"
+"""Names of the folders of the trained model and of the best weights, inside that of their session."""
 
 
 class StoredSession:
@@ -36,6 +36,7 @@ class StoredSession:
         """Term of the last attempt to attach; 0 before the first."""
         self.store = self._folder.checkpoints if self._folder is not None else None
         self._results = _results(files)
+        self._best = None if files is None else CheckpointStore(files.folder(_BEST), 1)
         self._files = files
         self._lock: IO[bytes] | None = None
         self._whole: set[CheckpointName] = set()
@@ -113,9 +114,27 @@ class StoredSession:
             self._results.save(CheckpointName(0, steps), facts, model)
             self._results.prune()
 
+    def keep_best(self, step: int, weights: bytes, best_at: Callable[[int], int | None]) -> None:
+        """Keep the weights of the best evaluation so far, and those that were the best at each checkpoint. Raises StorageError.
+
+        best_at: returns the step of the best evaluation of those until a step.
+        """
+        if self._best is None or self.store is None:
+            return
+        self._best.save(CheckpointName(0, step), {}, weights)
+        needed = {step, *(best_at(name.step) for name in self.store.names())}
+        self._best.prune([CheckpointName(0, each) for each in needed if each is not None])
+
+    def best(self, step: int) -> bytes:
+        """Return the weights that were kept of a step. Raises StorageError if they are not there, or not whole."""
+        if self._best is None:
+            raise StorageError("without a folder no weights are kept")
+        return self._best.load(CheckpointName(0, step)).data
+
     def total_bytes(self) -> int:
         """Sum the bytes of its files. Raises StorageError."""
-        results = 0 if self._results is None else sum(self._results.files.sizes().values())
+        beside = [store for store in (self._results, self._best) if store is not None]
+        results = sum(sum(store.files.sizes().values()) for store in beside)
         return results + (0 if self._folder is None else self._folder.total_bytes())
 
     def result(self) -> Checkpoint | None:

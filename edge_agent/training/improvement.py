@@ -28,6 +28,12 @@ def improvements(rows: Iterable[HistoryRow], figure: FollowedFigure, least: floa
         yield row.step, is_better
 
 
+def best_step(rows: Iterable[HistoryRow], figure: FollowedFigure, most_steps: int | None = None) -> int | None:
+    """Return the step of the best evaluation, the first of equals; None if none was good. most_steps: ignores later ones."""
+    found = (row for row in rows if most_steps is None or row.step <= most_steps)
+    return max((step for step, is_better in improvements(found, figure) if is_better), default=None)
+
+
 def ends_early(rows: Sequence[HistoryRow], early_stop: EarlyStopConfig | None) -> bool:
     """Tell whether a run ends with the evaluation of its newest row, because too many in a row were not better."""
     if early_stop is None or not rows or figure_of(rows[-1], early_stop) is None:

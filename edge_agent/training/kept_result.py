@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 
 import structlog
 
@@ -10,6 +11,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.training.best_weights import best_of
 from edge_agent.training.history import HistoryRow
 from edge_agent.training.improvement import ends_early
 from edge_agent.training.result import TrainingResult
@@ -30,10 +32,11 @@ def kept_result(experiment: Experiment, stored: StoredSession) -> TrainingResult
     if (kept := stored.result()) is None:
         return None
     rows = [HistoryRow(*row) for row in kept.facts.get("history", ())]
-    if kept.name.step != experiment.steps and not ends_early(rows, experiment.config.training.early_stop):
+    training, steps = experiment.config.training, kept.name.step
+    if steps != experiment.steps and not ends_early(rows, training.early_stop):
         return None
-    module = experiment.chain.module.to("cpu")
-    return TrainingResult.kept(module, kept.facts, kept.data)
+    result = TrainingResult.kept(experiment.chain.module.to("cpu"), kept.facts, kept.data)
+    return replace(result, best=best_of(rows, training.keep_best, stored, result.module, steps))
 
 
 async def deliver(

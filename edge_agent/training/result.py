@@ -11,9 +11,9 @@ import safetensors
 import safetensors.torch
 import structlog
 from pydantic import JsonValue
-from torch import nn
+from torch import Tensor, nn
 
-from edge_agent.sessions.finished import ADAPTERS, MODEL, SUMMARY, folder_aside
+from edge_agent.sessions.finished import ADAPTERS, BEST, MODEL, SUMMARY, folder_aside
 from edge_agent.training.divergence import first_not_finite
 from edge_agent.training.history import HistoryRow, write_history
 from edge_agent.training.statistics import Statistics
@@ -67,6 +67,8 @@ class Summary:
     """See `settings_of_result`. None in a result that an earlier version has kept."""
     history: list[HistoryRow] = field(default_factory=list)
     """Rows of the run, the last one of its end."""
+    best_step: int | None = None
+    """Step of the weights in `best.safetensors`; None where none are kept."""
 
     @classmethod
     def of(
@@ -112,6 +114,8 @@ class TrainingResult:
 
     summary: Summary
     module: nn.Module
+    best: Mapping[str, Tensor] | None = None
+    """State dict of the best evaluation, by `training.keep_best`; None without that."""
 
     @property
     def history(self) -> list[HistoryRow]:
@@ -144,11 +148,12 @@ class TrainingResult:
         """Write `summary.json`, `history.csv` and `model.safetensors` (state-dict keys are the module's own). Returns the path
         of the first.
 
-        Where some parameters do not learn, `adapters.safetensors` has those that do. All are written whole, or the folder stays
-        unchanged. The files that they replace are kept aside, in a folder `earlier`. Weights that are no finite numbers replace
-        no existing model, and a warning says so. Raises StorageError.
+        Where some parameters do not learn, `adapters.safetensors` has those that do; `best.safetensors` has the best weights
+        where they are kept. All are written whole, or the folder stays unchanged. The files that they replace are kept aside,
+        in a folder `earlier`. Weights that are no finite numbers replace no existing model, and a warning says so. Raises
+        StorageError.
         """
-        model, adapters, summary = (directory / name for name in (MODEL, ADAPTERS, SUMMARY))
+        model, adapters, best, summary = (directory / name for name in (MODEL, ADAPTERS, BEST, SUMMARY))
         figures = {**self.facts, "history": [row._asdict() for row in self.history]}
         text = json.dumps(_as_json(figures), indent=2, allow_nan=False) + "\n"
         writes: dict[Path, Callable[[Path], object]] = {}
@@ -159,8 +164,10 @@ class TrainingResult:
                 writes[adapters] = lambda path: safetensors.torch.save_file(learning, path)
         else:
             _log.warning("the model is not written", reason=f"{ruined} holds values that are no finite numbers")
+        if (kept := self.best) is not None:
+            writes[best] = lambda path: safetensors.torch.save_file(savable(kept), path)
         writes[summary] = lambda path: path.write_text(text)
-        outdated = [adapters] if model in writes else []
+        outdated = [adapters, best] if model in writes else []
         aside = folder_aside(directory)
         write_history(directory, self.history)
         write_together(writes, aside, [place for place in outdated if place not in writes])

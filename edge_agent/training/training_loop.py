@@ -16,6 +16,7 @@ from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.admissions import Admissions
+from edge_agent.training.best_weights import BestWeights
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.detours import Detours
@@ -100,6 +101,7 @@ class TrainingLoop:
         events.subscribe(CheckpointShared, self._admissions.note_shared)
         self._detours = Detours(session, self.deployer, events)
         self._evaluator = Evaluator(session)
+        self._best = BestWeights(session, statistics)
         self._aggregator = aggregator
         self.step_runner = StepRunner(session, self._worker, self._aggregator, boundary)
         self._rejoiner = Rejoiner(
@@ -226,6 +228,8 @@ class TrainingLoop:
             while True:
                 await self._evaluate_if_due()
                 self._end_early_if_due()
+                if self._best.is_due(self.step):
+                    await self._keep_best()
                 action = await self._at_boundary()
                 if action is Action.PAUSE:
                     action = await self._stay_paused(linked)
@@ -286,6 +290,10 @@ class TrainingLoop:
             self._set_steps(self.step)
             _log.info("the evaluations get no better; the run ends early", step=self.step)
 
+    async def _keep_best(self) -> None:
+        with self._activity.during(Activity.EVALUATING):
+            await self._best.keep(self.step)
+
     def _set_steps(self, steps: int) -> None:
         self._experiment.steps = self._statistics.total_steps = steps
 
@@ -340,4 +348,5 @@ class TrainingLoop:
             self._statistics.go_back(totals)
         self._resumes = False
         self._set_steps(self._configured_steps)
+        self._best.go_back()
         self._emit(RolledBack(restored.step))

@@ -13,9 +13,11 @@ import structlog
 from edge_agent.sessions.finished import settings_of_result
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
+from edge_agent.training.best_weights import best_of
 from edge_agent.training.divergence import check_weights, first_not_finite, with_outcome
 from edge_agent.training.evaluation import Evaluation, evaluated_whole
 from edge_agent.training.events import CheckpointShared
+from edge_agent.training.improvement import best_step
 from edge_agent.training.pause import Pause
 from edge_agent.training.result import Summary, TrainingResult
 from edge_agent.training.statistics import Statistics
@@ -158,7 +160,12 @@ class TrainingRun:
                 saved_test_loss=saved.loss,
                 saved_metrics=dict(saved.metrics),
             )
-        return TrainingResult(summary, chain.module)
+        figure, rows = self.session.experiment.config.training.keep_best, summary.history
+        best = await self.session.threads.disk.run(
+            best_of, rows, figure, self.session.stored, chain.module, summary.steps
+        )
+        step = best_step(rows, figure) if figure is not None and best is not None else None
+        return TrainingResult(replace(summary, best_step=step), chain.module, best)
 
     async def _evaluated_as_saved(self) -> Evaluation | None:
         """Evaluate the module on this device, where evaluations have had a codec between its blocks that loses something.

@@ -236,6 +236,26 @@ def test_every_worker_of_a_chain_is_killed_in_turn(chain, expected, rows):
     assert plain_history.of(read_history(chain.output)) == rows
 
 
+@pytest.mark.slow
+def test_the_best_weights_outlive_both_sides(pair, expected):
+    best = ["training.evaluate_every_steps=25", "training.keep_best={}"]
+    trainer = pair.trainer()
+    agent = pair.agent(*best)
+    step = agent.until("these weights are the best so far", at_least=50)["step"]
+    trainer.end()
+    agent.until("trainer away; trying again")
+    pair.trainer()
+    agent.until("these weights are the best so far", at_least=step + 25)
+    agent.end()
+    again = pair.agent(*best)
+    finished(pair, again, expected)
+    found = json.loads((pair.output / "summary.json").read_text())["best_step"]
+    rows = [row for row in read_history(pair.output) if row.test_loss is not None]
+    assert found == min(rows, key=lambda row: row.test_loss).step
+    at_best = plain_state(edge_config(*CHOSEN, f"training.max_steps={found}"))
+    assert_same_bits(at_best, load_file(pair.output / "best.safetensors"))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("cut", [4, 2])
 def test_both_killed(pair, expected, cut):
