@@ -20,7 +20,8 @@ from benchmarks.planning.tuning import Tuning
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
 from edge_agent.planning import Conditions, Profile, Question, Rates, SearchSpace
-from edge_agent.planning.choice import Candidate, CandidateCosts, conditions_for, rank
+from edge_agent.planning.candidates import Candidate, conditions_for, ranked_candidates
+from edge_agent.planning.families.pair import Pairs, best_pairs
 from edge_agent.planning.measurements import Floats
 from edge_agent.planning.papers.edgemove import CutClimb, first_cut
 
@@ -54,7 +55,7 @@ def seconds_per_ranking(trainers: int, blocks: int, repeats: int) -> list[float]
     for _ in range(repeats):
         candidates = random_candidates(draw, trainers)
         started = time.perf_counter()
-        rank(Question(profile, SPACE), candidates)
+        ranked_candidates(Question(profile, SPACE), candidates)
         taken.append(time.perf_counter() - started)
     return taken
 
@@ -108,13 +109,13 @@ def tuned(seed: int) -> Tuned:
     truth = off_by_chance(profile, draw)
     at = conditions_for(random_candidates(draw, 1))
     at = Conditions(at.rates[0], at.trips[0], at.factors[0])
-    foreseen, real = (CandidateCosts(Question(each, TUNED_SPACE)) for each in (profile, truth))
-    seconds = real.pairs.loads.seconds(at)
+    foreseen, real = (best_pairs(Question(each, TUNED_SPACE)) for each in (profile, truth))
+    seconds = real.loads.seconds(at)
     least = float(seconds.min())
-    row = start = int(np.argmin(foreseen.pairs.loads.seconds(at)))
+    row = start = int(np.argmin(foreseen.loads.seconds(at)))
     tuning, changes = Tuning(foreseen, MARGIN), 0
     while changes < MOST_CHANGES:
-        work = [float(real.pairs.loads.work[place][row] * at.factors[place]) for place in (0, 1)]
+        work = [float(real.loads.work[place][row] * at.factors[place]) for place in (0, 1)]
         tuning.record(row, at, (work[0], work[1]), float(seconds[row]))
         later = tuning.choose(row, at)
         if later == row:
@@ -132,13 +133,13 @@ def tuned(seed: int) -> Tuned:
     )
 
 
-def _climbed(costs: CandidateCosts, seconds: Floats, at: Conditions, draw: random.Random) -> list[float]:
+def _climbed(pairs: Pairs, seconds: Floats, at: Conditions, draw: random.Random) -> list[float]:
     """Return the seconds a step at the best cut of Algorithm 2 so far, after each change, with the best bits and K there."""
-    profile, cuts = costs.question.profile, np.unique(costs.pairs.cuts)
+    profile, cuts = pairs.profile, np.unique(pairs.cuts)
     device, trainer = profile.workers[0].replayed[0], profile.workers[1].replayed[:, -1] * at.factors[1]
     whole_device, whole_trainer = float(device[np.isfinite(device)][-1]), float(trainer[np.isfinite(trainer)][0])
     wanted = first_cut(len(profile), whole_device, whole_trainer, float(at.trips[0, 1]))
-    by_cut = {int(cut): float(seconds[costs.pairs.cuts == cut].min()) for cut in cuts}
+    by_cut = {int(cut): float(seconds[pairs.cuts == cut].min()) for cut in cuts}
     climb = CutClimb(min(by_cut, key=lambda cut: abs(cut - wanted)), sorted(by_cut), draw)
     taken = [by_cut[climb.cut]]
     while not climb.is_resting and len(taken) <= MOST_CYCLES:

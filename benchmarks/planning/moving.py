@@ -29,7 +29,7 @@ from benchmarks.rivals.moving import MOVE_POLICY_NAMES, MoveRun, Site, World, lo
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
 from edge_agent.planning import Profile, Question, SearchSpace
-from edge_agent.planning.choice import CandidateCosts
+from edge_agent.planning.families.pair import best_pairs
 
 SPEEDS = (1.4, 10.0, 20.0)
 """Metres per second: on foot, in a tram, in a car."""
@@ -86,7 +86,7 @@ def journey(seed: int, device: str, speed: float, profile: Profile, sites: Seque
 def world_of(profile: Profile, sites: Sequence[Site], seed: int, speed: float, seconds: float) -> World:
     """Return the path of a seed among the sites."""
     path = random_path(random.Random(seed), sites, speed, seconds)
-    return World(CandidateCosts(Question(profile, SearchSpace((8, 32)))), sites, path, NETWORK)
+    return World(best_pairs(Question(profile, SearchSpace((8, 32)))), sites, path, NETWORK)
 
 
 def _paused(run: MoveRun, seconds: int) -> float:

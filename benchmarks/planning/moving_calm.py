@@ -7,13 +7,18 @@ Rates swap every 10 to 600 s. Links, profiles and the time between are drawn by 
 import math
 import random
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.planning.flapping import random_profile
 from edge_agent.planning import Question, SearchSpace
-from edge_agent.planning.choice import Best, CandidateCosts, Seen, stacked_conditions
-from edge_agent.planning.choice.handovers import Backbone, End, moved
+from edge_agent.planning.candidates import stacked_conditions
+from edge_agent.planning.cost import DeviceLinks, handover
+from edge_agent.planning.engine.best import Best
+from edge_agent.planning.engine.prospects import Seen
+from edge_agent.planning.families.pair import Pairs, best_pairs
+from edge_agent.planning.measurements import Floats, Ints
 
 CASES = 200
 SECONDS = 3600
@@ -31,52 +36,63 @@ class Calm:
     changes: int
 
 
+class Phase(NamedTuple):
+    """The three candidates while rates stay: seconds a step with the best layout of each, that layout's row, and links."""
+
+    seconds: Floats
+    rows: Ints
+    links: DeviceLinks
+
+
 def calm(seed: int) -> Calm:
     """Train for an hour with two trainers whose rates swap, and the device alone beside them."""
     draw = random.Random(seed)
-    costs = CandidateCosts(Question(random_profile(draw), SearchSpace((2, 4, 8, 32))))
+    pairs = best_pairs(Question(random_profile(draw), SearchSpace((2, 4, 8, 32))))
     high = 10 ** draw.uniform(6.0, 8.0)
     low = high / 10 ** draw.uniform(0.1, 1.5)
     trip, period, offset = draw.uniform(0.005, 0.15), 10 ** draw.uniform(1.0, math.log10(600.0)), draw.random()
     phases = []
     for rates in ((high, low), (low, high)):
         at = stacked_conditions(np.array(rates), np.array(rates), np.full(2, trip), np.ones(2))
-        rows, seconds = costs.best_rows(at)
-        alone = costs.alone()
+        rows, seconds = pairs.with_each(at)
+        alone = pairs.alone()
         assert alone is not None
-        phases.append(
-            (
-                np.append(seconds, alone[1]),
-                End(
-                    np.arange(3),
-                    costs.pairs.cuts[np.append(rows, alone[0])],
-                    np.array([*rates, np.inf]),
-                    np.array([*rates, np.inf]),
-                    np.array([trip, trip, 0.0]),
-                ),
-            )
-        )
-    return _trained(seed, costs, phases, period, offset)
+        endless = np.array([*rates, np.inf])
+        links = DeviceLinks(endless, endless, np.array([trip, trip, 0.0]))
+        phases.append(Phase(np.append(seconds, alone[1]), np.append(rows, alone[0]), links))
+    return _trained(seed, pairs, phases, period, offset)
 
 
-def _trained(
-    seed: int, costs: CandidateCosts, phases: list[tuple[np.ndarray, End]], period: float, offset: float
-) -> Calm:
-    network, current, resumes_at, steps, changes = Backbone(None, None), 0, 0.0, 0.0, 0
-    policy, known, kept = Best(3, 0), phases[0][0].copy(), np.zeros(3)
+def _trained(seed: int, pairs: Pairs, phases: list[Phase], period: float, offset: float) -> Calm:
+    current, resumes_at, steps, changes = 0, 0.0, 0.0, 0
+    policy, known, kept, everyone = Best(3, 0), phases[0].seconds.copy(), np.zeros(3), np.arange(3)
     for second in range(SECONDS):
-        seconds, ends = phases[int((second / period + offset) % 2)]
+        seconds, rows, links = phases[int((second / period + offset) % 2)]
         if second % PROBE_SECONDS == 0:
             known = seconds.copy()
         known[current] = seconds[current]
         if second >= resumes_at:
-            here = End(
-                *(getattr(ends, name)[current] for name in ("candidates", "cuts", "uplinks", "downlinks", "trips"))
+            ways = handover(
+                pairs.profile, links, (current, int(pairs.cuts[rows[current]])), (everyone, pairs.cuts[rows])
             )
-            pauses = moved(costs.question.profile, network, here, ends).seconds + known
-            move = policy.observe(Seen(float(second), steps, known.copy(), pauses, known, ends.trips))
-            if move is not None:
-                resumes_at, current, changes = second + float(pauses[move.candidate]), move.candidate, changes + 1
+            seen = Seen(
+                seconds=float(second),
+                steps=steps,
+                by_row=known[:, None],
+                rows=rows,
+                step_seconds=known.copy(),
+                handover_seconds=ways.seconds + known,
+                moving_seconds=ways.seconds,
+                factors=np.ones(3),
+                trip_seconds=links.trips,
+            )
+            place = policy.observe(seen)
+            if place is not None:
+                resumes_at, current, changes = (
+                    second + float(seen.handover_seconds[place.candidate]),
+                    place.candidate,
+                    changes + 1,
+                )
                 policy.note_moved(float(second), current)
         steps += min(1.0, max(0.0, second + 1.0 - resumes_at)) / seconds[current]
         kept += 1.0 / seconds

@@ -7,7 +7,8 @@ as long as the simulator says of these layouts. It is no strict bound: a policy 
 import numpy as np
 
 from benchmarks.rivals.moving import World
-from benchmarks.rivals.moving.look import Look, Place
+from benchmarks.rivals.moving.look import Look
+from edge_agent.planning.engine.prospects import Place
 from edge_agent.planning.measurements import Floats, Ints
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from benchmarks.planning.moving_paths import random_path
 from benchmarks.rivals.moving import Backbone, Site, World, simulate_moves
 from edge_agent.planning import Profile, Question, SearchSpace
-from edge_agent.planning.choice import CandidateCosts, stacked_conditions
+from edge_agent.planning.candidates import stacked_conditions
+from edge_agent.planning.families.pair import Pairs, best_pairs
 
 WALK = 1.4
 NETWORK = Backbone(1e9, 1e9)
@@ -45,36 +46,36 @@ class Paper:
     ratios: dict[str, list[float]]
 
 
-def fitted(shape: Profile, row: Row) -> CandidateCosts:
-    """Return the profile whose device has the pace that gives the ratio of edge-only to device-cloud."""
+def fitted(shape: Profile, row: Row) -> Pairs:
+    """Return the layouts of the profile whose device has the pace that gives the ratio of edge-only to device-cloud."""
     trainer = shape.with_worker(shape.workers[1].slowed(row.trainer_pace))
     trainer = replace(trainer, max_staleness=1, min_bits=None)
     low, high = 1e-3, 1e3
     for _ in range(60):
         pace = (low * high) ** 0.5
-        costs = _costs(trainer, pace)
-        low, high = (pace, high) if _cloud_ratio(costs) < row.cloud_ratio else (low, pace)
-    return _costs(trainer, high)
+        pairs = _pairs(trainer, pace)
+        low, high = (pace, high) if _cloud_ratio(pairs) < row.cloud_ratio else (low, pace)
+    return _pairs(trainer, high)
 
 
-def _costs(profile: Profile, pace: float) -> CandidateCosts:
-    return CandidateCosts(Question(profile.with_worker(profile.workers[0].slowed(pace)), SearchSpace((32,))))
+def _pairs(profile: Profile, pace: float) -> Pairs:
+    return best_pairs(Question(profile.with_worker(profile.workers[0].slowed(pace)), SearchSpace((32,))))
 
 
-def _cloud_ratio(costs: CandidateCosts) -> float:
+def _cloud_ratio(pairs: Pairs) -> float:
     at = stacked_conditions(*(np.array([each]) for each in (1e9, 1e9, NETWORK.cloud_round_trip_seconds, 1.0)))
-    alone = costs.alone()
+    alone = pairs.alone()
     assert alone is not None
-    return alone[1] / float(costs.best_rows(at)[1][0])
+    return alone[1] / float(pairs.with_each(at)[1][0])
 
 
 def report_paper(shape: Profile, sites: Sequence[Site], paths: int, seconds: float) -> list[Paper]:
     """Simulate both models on paths at walking speed, print the ratios, and return them."""
     found = []
     for row in TABLE_1:
-        costs, ratios = fitted(shape, row), {name: list[float]() for name in POLICIES}
+        pairs, ratios = fitted(shape, row), {name: list[float]() for name in POLICIES}
         for seed in range(paths):
-            world = World(costs, sites, random_path(random.Random(seed), sites, WALK, seconds), NETWORK)
+            world = World(pairs, sites, random_path(random.Random(seed), sites, WALK, seconds), NETWORK)
             steps = {run.policy: run.steps for run in simulate_moves(world, POLICIES, seed)}
             for name in POLICIES:
                 ratios[name].append(steps[name] / steps["edge-only"])

@@ -6,17 +6,17 @@ the trials: the times of both workers at the cuts that were tried correct it at 
 
 import numpy as np
 
-from edge_agent.planning.choice.ranking import CandidateCosts
 from edge_agent.planning.cost import Conditions, Slower
+from edge_agent.planning.families.pair import Pairs
 from edge_agent.planning.measurements import Floats
 
 
 class Tuning:
-    """Costs of the layouts with one trainer, as rows of `CandidateCosts`, corrected by measurements."""
+    """Costs of the layouts with one trainer, corrected by measurements."""
 
-    def __init__(self, costs: CandidateCosts, margin: float) -> None:
+    def __init__(self, pairs: Pairs, margin: float) -> None:
         """margin: part of the time per step by which another layout must lead."""
-        self._costs = costs
+        self._pairs = pairs
         self._margin = margin
         self._work_ratios: dict[int, dict[int, float]] = {0: {}, 1: {}}
         self._misfits: dict[int, float] = {}
@@ -26,9 +26,9 @@ class Tuning:
 
         at: of one trainer. work_seconds: of a step's computing and encoding, on the device and on the trainer.
         """
-        cut = int(self._costs.pairs.cuts[row])
+        cut = int(self._pairs.cuts[row])
         for place, seconds in enumerate(work_seconds):
-            foreseen = float(self._costs.pairs.loads.work[place][row] * at.factors[place])
+            foreseen = float(self._pairs.loads.work[place][row] * at.factors[place])
             if foreseen > 0.0:
                 self._work_ratios[place][cut] = seconds / foreseen
         self._misfits.pop(row, None)
@@ -36,7 +36,7 @@ class Tuning:
 
     def seconds(self, at: Conditions) -> Floats:
         """Return the seconds a step of each layout, the device alone among them, shape (n,)."""
-        seconds = self._costs.pairs.loads.seconds(at, self._slower())
+        seconds = self._pairs.loads.seconds(at, self._slower())
         for row, misfit in self._misfits.items():
             seconds[row] *= misfit
         return seconds
@@ -49,7 +49,7 @@ class Tuning:
 
     def _slower(self) -> Slower:
         """Return each worker's factor at every cut: between those that were tried in a straight line, beyond them the same."""
-        cuts = self._costs.pairs.cuts
+        cuts = self._pairs.cuts
         slower: dict[int | tuple[int, int], float | Floats] = {}
         for place, ratios in self._work_ratios.items():
             if ratios:

@@ -27,7 +27,7 @@ from benchmarks.rivals.moving.paths import metres_between
 from benchmarks.support.live import LiveRun, Moment
 from deploy.demo import demo
 from edge_agent.planning import Question, SearchSpace, load_profile
-from edge_agent.planning.choice import CandidateCosts
+from edge_agent.planning.families.pair import best_pairs
 from shared.errors import IsthmusError
 from shared.placement import AGENT
 
@@ -203,8 +203,8 @@ def round_trips(sites: Sequence[Site], path: WorldPath, second: float) -> Mappin
 def simulated(profile: Path, sites: Sequence[Site], path: WorldPath) -> Mapping[str, float]:
     """Return the steps of two policies on the path."""
     space = SearchSpace((32,), staleness=0, allow_edge_only=True)
-    costs = CandidateCosts(Question(load_profile(profile), space))
-    world = World(costs, sites, path, Backbone(BITS_PER_SECOND, BITS_PER_SECOND))
+    pairs = best_pairs(Question(load_profile(profile), space))
+    world = World(pairs, sites, path, Backbone(BITS_PER_SECOND, BITS_PER_SECOND))
     return {run.policy: run.steps for run in simulate_moves(world, ("best", "sticky"))}
 
 

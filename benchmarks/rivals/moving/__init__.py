@@ -3,8 +3,7 @@
 from benchmarks.rivals.moving.moves import MOVE_POLICY_NAMES, Handover, MoveRun, Span, simulate_moves
 from benchmarks.rivals.moving.paths import Path, load_path
 from benchmarks.rivals.moving.sites import Site, load_sites
-from benchmarks.rivals.moving.world import CLOUD, World
-from edge_agent.planning.choice.handovers import Backbone
+from benchmarks.rivals.moving.world import CLOUD, Backbone, World
 
 __all__ = [
     "CLOUD",

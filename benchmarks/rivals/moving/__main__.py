@@ -22,7 +22,7 @@ from edge_agent.commands.plans.plan_options import (
     read_profile,
 )
 from edge_agent.planning import Question, SearchSpace, parse_rate, parse_seconds
-from edge_agent.planning.choice import CandidateCosts
+from edge_agent.planning.families.pair import best_pairs
 from shared.commands.entry import run_command
 
 NAME = "benchmarks.rivals.moving"
@@ -66,8 +66,8 @@ def move(
         relay,
     )
     space = SearchSpace(parse_bits(bits), staleness, allow_edge_only=allow_edge_only)
-    candidates = CandidateCosts(Question(read_profile(profile), space))
-    world = World(candidates, load_sites(sites, seed), load_path(path), network)
+    pairs = best_pairs(Question(read_profile(profile), space))
+    world = World(pairs, load_sites(sites, seed), load_path(path), network)
     runs = simulate_moves(world, policy or (), seed)
     if as_json:
         typer.echo(json.dumps([move_fields(run, world.seconds) for run in runs]))

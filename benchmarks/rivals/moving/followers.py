@@ -8,9 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.rivals.moving.look import Look, Place, fastest
-from benchmarks.rivals.moving.world import DEVICE, World
-from edge_agent.planning.choice import Best, Move, Seen
+from benchmarks.rivals.moving.look import Look, fastest
+from benchmarks.rivals.moving.world import World
+from edge_agent.planning.engine.best import Best
+from edge_agent.planning.engine.prospects import DEVICE, Place, Seen
 from edge_agent.planning.measurements import Floats
 from edge_agent.planning.papers.edgemove import EdgeMove
 
@@ -109,11 +110,11 @@ class PipeDreamE(Sticky):
         if not len(look.sites):
             return look.best(DEVICE)
         site = int(look.sites[self._draw.randrange(len(look.sites))])
-        costs = look.world.costs
-        device, trainer = (costs.pairs.loads.work[place] for place in (0, 1))
+        pairs = look.world.pairs
+        device, trainer = (pairs.loads.work[place] for place in (0, 1))
         busiest = np.maximum(device, trainer * look.world.factors[site])
-        widest = costs.pairs.bits == costs.pairs.bits.max()
-        allowed = widest & ~costs.is_alone & (costs.pairs.staleness == costs.pairs.staleness.max())
+        widest = pairs.bits == pairs.bits.max()
+        allowed = widest & ~pairs.is_alone & (pairs.staleness == pairs.staleness.max())
         return Place(site, int(np.argmin(np.where(allowed, busiest, np.inf))))
 
 
@@ -121,13 +122,13 @@ class Probing:
     """A policy of a run, which sees what probes have shown."""
 
     def __init__(self, policy: Best | EdgeMove, world: World) -> None:
-        self._policy, self._whole = policy, world.costs.whole_seconds * world.factors
+        self._policy = policy
         self._seconds: Floats = np.full(len(world.names), np.inf)
         self._probed_at = -PROBE_SECONDS
         self._rated_at = np.full(len(world.names), -RATE_PROBE_SECONDS)
         self.probe_bytes = 0
 
-    def proposal(self, look: Look) -> Move | None:
+    def proposal(self, look: Look) -> Place | None:
         """Return the policy's proposal by what is known."""
         is_lost = look.place is not None and not np.isfinite(look.seconds_per_step)
         if is_lost or look.second - self._probed_at >= PROBE_SECONDS:
@@ -152,11 +153,23 @@ class Probing:
 
     def _seen(self, look: Look, seconds: Floats) -> Seen:
         window, moment = look.window, look.moment
-        everyone = np.arange(len(seconds))
-        handovers = np.zeros(len(seconds)) if look.place is None else look.pauses(everyone, look.best_rows)[0]
-        whole = np.where(window.in_reach[moment], self._whole, np.inf)
-        whole[[DEVICE, -1]] = np.inf
-        return Seen(float(look.second), look.steps, seconds, handovers, whole, window.trips[moment])
+        everyone, none = np.arange(len(seconds)), np.zeros(len(seconds))
+        pauses, moving = none, none
+        if look.place is not None:
+            pauses, (_, moving) = look.pauses(everyone, look.best_rows)
+        factors = np.where(window.in_reach[moment], look.world.factors, np.inf)
+        factors[[DEVICE, -1]] = np.inf
+        return Seen(
+            seconds=float(look.second),
+            steps=look.steps,
+            by_row=window.by_row(moment),
+            rows=look.best_rows,
+            step_seconds=seconds,
+            handover_seconds=pauses,
+            moving_seconds=moving,
+            factors=factors,
+            trip_seconds=window.trips[moment],
+        )
 
 
 class BestFollower(Probing):
@@ -175,11 +188,11 @@ class BestFollower(Probing):
 
     def follow(self, look: Look) -> Place | None:
         """Go where the policy says; a candidate that cannot be dialled is probed again."""
-        move = self.proposal(look)
-        if move is not None and not np.isfinite(look.best_seconds[move.candidate]):
+        place = self.proposal(look)
+        if place is not None and not np.isfinite(look.best_seconds[place.candidate]):
             self.probe(look)
             return None
-        return None if move is None else look.best(move.candidate)
+        return place
 
 
 class EdgeMoveFollower(Probing):
@@ -188,27 +201,14 @@ class EdgeMoveFollower(Probing):
     tunes = False
 
     def __init__(self, world: World, draw: random.Random) -> None:
-        super().__init__(EdgeMove.of(world.costs, draw), world)
-        self._trainer = DEVICE
+        super().__init__(EdgeMove.of(world.pairs, draw), world)
 
     def start(self, look: Look) -> Place:
         """Return the site with the fastest probe, and its first cut."""
         return self.follow(look) or look.best(DEVICE)
 
     def follow(self, look: Look) -> Place | None:
-        """Go where the policy says. It knows trainers alone; all blocks on the device are a cut of one of them."""
+        """Go where the policy says. It knows sites alone, so without any the device is alone."""
         if not len(look.sites):
             return None if look.place is None or look.place.candidate == DEVICE else look.best(DEVICE)
-        move = self.proposal(look)
-        if move is None or move.cut is None:
-            return None
-        self._trainer = move.candidate
-        costs = look.world.costs
-        if move.cut == len(costs.question.profile):
-            return look.best(DEVICE)
-        seconds = look.window.seconds[look.window.index[look.moment, move.candidate]]
-        return Place(move.candidate, int(np.argmin(np.where(costs.pairs.cuts == move.cut, seconds, np.inf))))
-
-    def note_moved(self, second: int, place: Place) -> None:
-        """Learn where training goes on, or that it has no trainer in reach."""
-        super().note_moved(second, Place(self._trainer, place.row))
+        return self.proposal(look)

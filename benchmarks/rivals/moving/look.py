@@ -2,20 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.rivals.moving.world import DEVICE, Window, World
-from edge_agent.planning.choice.handovers import End, Moved, moved
+from benchmarks.rivals.moving.world import Window, World
+from edge_agent.planning.cost import LOST_RATE, Ways, handover
+from edge_agent.planning.engine.prospects import DEVICE, Place
 from edge_agent.planning.measurements import Floats, Ints
-
-
-class Place(NamedTuple):
-    """A candidate, and the row of its layout."""
-
-    candidate: int
-    row: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,32 +60,24 @@ class Look:
         """Return a candidate with its best layout."""
         return Place(candidate, int(self.best_rows[candidate]))
 
-    def pauses(self, candidates: Ints, rows: Ints) -> tuple[Floats, Moved]:
+    def pauses(self, candidates: Ints, rows: Ints) -> tuple[Floats, Ways]:
         """Return the seconds for which training pauses on the way to each, and what moves. Arrays of one shape.
 
         The batches in flight are done before, and then the pipeline fills again. With a trainer that is out of reach they are
         lost, and computed again.
         """
         assert self.place is not None
-        here = np.array(self.place.candidate)
-        found = moved(
-            self.world.costs.question.profile,
-            self.world.network,
-            self._end(here, np.array(self.place.row)),
-            self._end(candidates, rows),
+        pairs, network, (here, row) = self.world.pairs, self.world.network, self.place
+        found = handover(
+            pairs.profile,
+            self.window.links(self.moment),
+            (here, int(pairs.cuts[row])),
+            (candidates, pairs.cuts[rows]),
+            network.between,
+            network.downlink or LOST_RATE,
         )
         lost = 0.0 if np.isfinite(self.seconds_per_step) else self.total_seconds
         return found.seconds + self.window.filling(self.moment, candidates, rows) + lost, found
-
-    def _end(self, candidates: Ints, rows: Ints) -> End:
-        window, moment = self.window, self.moment
-        return End(
-            candidates,
-            self.world.costs.pairs.cuts[rows],
-            window.uplinks[moment, candidates],
-            window.downlinks[moment, candidates],
-            window.trips[moment, candidates],
-        )
 
 
 def fastest(look: Look, candidates: Ints) -> Place:

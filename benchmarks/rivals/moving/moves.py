@@ -15,8 +15,9 @@ from benchmarks.rivals.moving.followers import (
     PipeDreamE,
     Sticky,
 )
-from benchmarks.rivals.moving.look import Look, Place
-from benchmarks.rivals.moving.world import DEVICE, Window, World
+from benchmarks.rivals.moving.look import Look
+from benchmarks.rivals.moving.world import Window, World
+from edge_agent.planning.engine.prospects import DEVICE, Place
 from shared.errors import PlanError
 
 MAKERS: dict[str, Callable[[World, random.Random], Follower]] = {
@@ -81,9 +82,9 @@ def simulate_moves(world: World, policies: Sequence[str] = (), seed: int = 0) ->
     if unknown := [name for name in policies if name not in MOVE_POLICY_NAMES]:
         raise PlanError(f'there is no policy "{unknown[0][:60]}"; there are {", ".join(MOVE_POLICY_NAMES)}')
     names = [
-        name for name in policies or MOVE_POLICY_NAMES if name != "edge-only" or policies or world.costs.is_alone.any()
+        name for name in policies or MOVE_POLICY_NAMES if name != "edge-only" or policies or world.pairs.is_alone.any()
     ]
-    if "edge-only" in names and not world.costs.is_alone.any():
+    if "edge-only" in names and not world.pairs.is_alone.any():
         raise PlanError("the policy edge-only needs the device alone, which may not be chosen or was not measured")
     runs: list[_Moving | _Bound] = [
         _Bound() if name == LOWER_BOUND else _Moving(world, name, MAKERS[name](world, random.Random(f"{seed} {name}")))
@@ -150,14 +151,14 @@ class _Moving:
         if target.candidate != self._place.candidate:
             origin = names[self._place.candidate]
             self.result.handovers.append(
-                Handover(look.second, origin, names[target.candidate], float(moved.total_bytes[0]), float(pauses[0]))
+                Handover(look.second, origin, names[target.candidate], float(moved.bits[0]) / 8.0, float(pauses[0]))
             )
         self._resumes_at = look.second + float(pauses[0])
         self._begin(look.second, target)
 
     def _begin(self, second: int, place: Place) -> None:
         self._place = place
-        pairs = self._world.costs.pairs
+        pairs = self._world.pairs
         cut, bits, staleness = (int(column[place.row]) for column in (pairs.cuts, pairs.bits, pairs.staleness))
         self.result.spans.append(Span(second, second, self._world.names[place.candidate], cut, bits, staleness))
         self._follower.note_moved(second, place)

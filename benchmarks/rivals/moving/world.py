@@ -12,17 +12,31 @@ import numpy as np
 
 from benchmarks.rivals.moving.paths import Path, metres_between
 from benchmarks.rivals.moving.sites import TRIP_SECONDS, Site
-from edge_agent.planning.choice import CandidateCosts, stacked_conditions
-from edge_agent.planning.choice.handovers import Backbone
-from edge_agent.planning.cost import steady_seconds
+from edge_agent.planning.candidates import stacked_conditions
+from edge_agent.planning.cost import BETWEEN_RATE, DeviceLinks, steady_seconds
+from edge_agent.planning.engine.prospects import DEVICE
+from edge_agent.planning.families.pair import Pairs
 from edge_agent.planning.measurements import Bools, Floats, Ints
 from shared.errors import PlanError
 
 CLOUD = "cloud"
-DEVICE = 0
 WINDOW_SECONDS = 600
 MOST_ENTRIES = 4_000_000
 """Layouts with candidates at seconds that a window holds at most, unless one second has more."""
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Links that no site has of its own."""
+
+    uplink: float | None
+    """Bits per second from the device to the cloud, and to a site that has no rate of its own."""
+    downlink: float | None
+    between: float = BETWEEN_RATE
+    """Bits per second from trainer to trainer."""
+    cloud_round_trip_seconds: float = 0.135
+    relay: bool = False
+    """True if a site out of reach is reached through one in reach."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +77,15 @@ class Window:
         """Return the seconds a step with that, shape (T, N); infinite out of reach."""
         return np.where(self.index >= 0, np.min(self.seconds, axis=-1)[self.index], np.inf)
 
+    def by_row(self, moment: int) -> Floats:
+        """Return the seconds a step of all layouts with all candidates, shape (N, n)."""
+        places = self.index[moment]
+        return np.where((places >= 0)[:, None], self.seconds[places], np.inf)
+
+    def links(self, moment: int) -> DeviceLinks:
+        """Return the links to all candidates."""
+        return DeviceLinks(self.uplinks[moment], self.downlinks[moment], self.trips[moment])
+
     def seconds_of(self, moment: int, candidate: int, row: int) -> float:
         """Return the seconds a step of one layout; infinite out of reach. moment: within the window."""
         place = int(self.index[moment, candidate])
@@ -83,11 +106,11 @@ class Window:
 class World:
     """A path among sites, and the cloud."""
 
-    def __init__(self, costs: CandidateCosts, sites: Sequence[Site], path: Path, network: Backbone) -> None:
+    def __init__(self, pairs: Pairs, sites: Sequence[Site], path: Path, network: Backbone) -> None:
         """PlanError where the rates of a site or of the cloud are unknown, where a site has the name of another candidate, and
         where no site is in reach at the beginning."""
-        self.costs, self.network = costs, network
-        self.names = (costs.question.profile.names[0], *(site.name for site in sites), CLOUD)
+        self.pairs, self.network = pairs, network
+        self.names = (pairs.profile.names[0], *(site.name for site in sites), CLOUD)
         if taken := {self.names[DEVICE], CLOUD} & {site.name for site in sites}:
             raise PlanError(f'a site is named "{min(taken)}", as the device or the cloud is; give it another name')
         self.sites, self._path = sites, path
@@ -124,7 +147,7 @@ class World:
         metres = self._metres(begin, end)
         in_reach = metres <= self._radii
         places = in_reach.size if self.network.relay else int(np.count_nonzero(in_reach))
-        if places * len(self.costs) > MOST_ENTRIES and end > begin + 1:
+        if places * len(self.pairs) > MOST_ENTRIES and end > begin + 1:
             middle = (begin + end) // 2
             yield from self._split(begin, middle)
             yield from self._split(middle, end)
@@ -147,9 +170,9 @@ class World:
         where = np.nonzero(reached)
         factors = self.factors[1:][where[1]]
         at = stacked_conditions(uplinks[where], downlinks[where], trips[where], factors)
-        longest, total = self.costs.times(at)
-        seconds = steady_seconds(longest, total, self.costs.pairs.loads.ahead)
-        alone = self.costs.is_alone
+        longest, total = self.pairs.loads.at(at)
+        seconds = steady_seconds(longest, total, self.pairs.loads.ahead)
+        alone = self.pairs.is_alone
         index = np.full((len(metres), len(self.names)), -1)
         index[where[0], where[1] + 1] = np.arange(len(where[0]))
         if alone.any():  # the last row of the tables is the device's, because all cuts of it use no link

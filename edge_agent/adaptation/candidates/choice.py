@@ -1,7 +1,7 @@
 """The choice of a trainer while training goes on: what probes and training show, weighed once a second by a policy.
 
-The policies (edge_agent.planning.choice) are pure, and those of `benchmarks.rivals.moving`. Clock, probes, logs and metrics
-are here. Operators take precedence: the choice rests while a trainer is pinned, or the planner is `fixed`.
+The policies, `Best` of the engine and `EdgeMove` of paper 003, are pure, and those of `benchmarks.rivals.moving`. Clock, probes,
+logs and metrics are here. Operators take precedence: the choice rests while a trainer is pinned, or the planner is `fixed`.
 """
 
 import asyncio
@@ -25,15 +25,9 @@ from edge_agent.experiment.candidates import policy_of
 from edge_agent.observability.metrics import CandidateMetrics
 from edge_agent.planner_names import EDGEMOVE, FIXED
 from edge_agent.planning import FLOAT32_BITS, Profile, Question, SearchSpace, layout_of
-from edge_agent.planning.choice import (
-    DEVICE,
-    Best,
-    CandidateCosts,
-    Move,
-    Prospects,
-    Today,
-    Weighed,
-)
+from edge_agent.planning.engine.best import Best
+from edge_agent.planning.engine.prospects import DEVICE, Place, Prospects, Seen, Today
+from edge_agent.planning.families.pair import best_pairs
 from edge_agent.planning.papers.edgemove import EdgeMove
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import OpenRun, PlacementController
@@ -72,8 +66,9 @@ class TrainerChoice:
         self._is_held = is_held
         self._names = (AGENT, *(trainer.name for trainer in config.all_trainers))
         self._space = search_space(experiment, profile)
-        costs = CandidateCosts(Question(self._profile, self._space))
-        self._prospects = Prospects(costs, len(self._names))
+        self._prospects = Prospects(best_pairs(Question(self._profile, self._space)), len(self._names))
+        self._chosen_space = self._space
+        """The space of the layouts that are weighed now."""
         self._policy: Best | EdgeMove | None = None
         self._candidate: int | None = None
         """Candidate that the policy knows of."""
@@ -119,25 +114,25 @@ class TrainerChoice:
         today = self._today(place, placement, believed, seconds)
         if today is None:
             return
-        cut = int(self._prospects.costs.pairs.cuts[today.row])
+        cut = int(self._prospects.pairs.cuts[today.place.row])
         stalled = run.session.members.stalled
         known = self._knowledge.candidates(self._names[place], today, cut, believed, stalled)
-        weighed = await asyncio.to_thread(self._prospects.weigh, today, known)
-        self._show(weighed)
+        seen = await asyncio.to_thread(self._prospects.weigh, today, known)
+        self._show(seen)
         run.session.members.ranking = [name for name in self.ranking if name != AGENT]
-        self._measure_best(weighed, place, today, run.session.members.opening_limit_seconds)
+        self._measure_best(seen, today, run.session.members.opening_limit_seconds)
         if self._candidate != place:
             self._begin_at(place, seconds)
-        if not np.isfinite(weighed.seen.step_seconds[place]) and not self._is_lost(place):
+        if not np.isfinite(seen.step_seconds[place]) and not self._is_lost(place):
             return  # nothing is known of its link yet
         if self._names[place] in stalled or not self._may_choose(deployer, decisions):
             return  # of a step that is held up there is no end at which another trainer could begin; recovery leaves it
         assert self._policy is not None
-        move = await asyncio.to_thread(self._policy.observe, weighed.seen)
-        if move is None or not np.isfinite(weighed.seen.step_seconds[move.candidate]):
+        wanted = await asyncio.to_thread(self._policy.observe, seen)
+        if wanted is None or not np.isfinite(seen.step_seconds[wanted.candidate]):
             return
         if self._may_choose(deployer, decisions):  # an operator may have come meanwhile
-            self._go(run, weighed, move, today)
+            self._go(deployer, seen, wanted, today.place.candidate)
 
     def _may_choose(self, deployer: PlacementController, decisions: DecisionLoop | None) -> bool:
         return not self._is_resting(decisions) and not deployer.moving and has_one_cut(deployer.placement)
@@ -145,7 +140,7 @@ class TrainerChoice:
     def _is_lost(self, place: int) -> bool:
         """Tell whether today's candidate has to be left: a trainer out of reach, or the device where it may not be alone."""
         if place == DEVICE:
-            return not self._prospects.costs.is_alone.any()
+            return not self._prospects.pairs.is_alone.any()
         return not self._statistics.is_flowing and self.probes.known[self._names[place]].has_failed
 
     def _is_resting(self, decisions: DecisionLoop | None) -> bool:
@@ -163,9 +158,7 @@ class TrainerChoice:
         """Have the policy know today's candidate, whoever chose it."""
         if self._policy is None:
             self._policy = self._made_policy(place)
-        # The policy edgemove knows trainers alone. All blocks on the device are a cut of one of them.
-        if self._policy_name != EDGEMOVE or place != DEVICE:
-            self._policy.note_moved(seconds, place)
+        self._policy.note_moved(seconds, place)
         self._candidate = place
         self._step_seconds.forget()
 
@@ -173,17 +166,19 @@ class TrainerChoice:
         config = self._experiment.config
         if self._policy_name == EDGEMOVE:
             draw = random.Random(f"{config.training.seed} {EDGEMOVE}")
-            return EdgeMove.of(self._prospects.costs, draw, config.choice.cycle_steps)
+            return EdgeMove.of(self._prospects.pairs, draw, config.choice.cycle_steps)
         return Best(len(self._names), candidate, engine_config(config.engine))
 
     def _adopt_space(self, decisions: DecisionLoop | None) -> None:
         """Choose among the layouts that pins leave free."""
         space = self._space if decisions is None else self._pinned_space(decisions)
-        if space != self._prospects.costs.question.space:
+        if space != self._chosen_space:
             try:
-                self._prospects.adopt(CandidateCosts(Question(self._profile, space)))
+                self._prospects.adopt(best_pairs(Question(self._profile, space)))
             except PlanError as nothing:
                 _log.debug("the choice keeps its layouts", reason=str(nothing))
+            else:
+                self._chosen_space = space
 
     def _pinned_space(self, decisions: DecisionLoop) -> SearchSpace:
         pinned = decisions.engine.question.space
@@ -197,7 +192,7 @@ class TrainerChoice:
 
     def _today(self, place: int, placement: Placement, believed: Believed | None, seconds: float) -> Today | None:
         """Return the training as it is; None where nothing like its layout was measured."""
-        pairs, layout = self._prospects.costs.pairs, layout_of(placement, codec_bits)
+        pairs, layout = self._prospects.pairs, layout_of(placement, codec_bits)
         cut, bits = len(held_blocks(placement, AGENT)), (*layout.bits, FLOAT32_BITS)[0]
         away = np.abs(pairs.bits - bits) + np.abs(pairs.staleness - layout.staleness)
         rows = np.flatnonzero(pairs.cuts == cut)
@@ -209,81 +204,68 @@ class TrainerChoice:
         return Today(
             seconds,
             self._statistics.steps,
-            place,
-            int(rows[np.argmin(away[rows])]),
+            Place(place, int(rows[np.argmin(away[rows])])),
             taken if self._statistics.is_flowing else None,
             self._knowledge.believed_factor(DEVICE, cut, believed),
         )
 
-    def _show(self, weighed: Weighed) -> None:
-        seconds = weighed.seen.step_seconds
+    def _show(self, seen: Seen) -> None:
+        seconds = seen.step_seconds
         order = [place for place in np.argsort(seconds, kind="stable").tolist() if math.isfinite(seconds[place])]
         self.ranking = {self._names[place]: float(seconds[place]) for place in order}
         self._metrics.step_seconds.clear()
         for name, each in self.ranking.items():
             self._metrics.step_seconds.set(each, name)
 
-    def _measure_best(self, weighed: Weighed, place: int, today: Today, most_seconds: float | None) -> None:
+    def _measure_best(self, seen: Seen, today: Today, most_seconds: float | None) -> None:
         """Have the best of the others measured, and those of which no rates are known. most_seconds: see `measure`."""
-        costs, step_seconds = self._prospects.costs, weighed.seen.step_seconds
+        (place, row), cuts, step_seconds = today.place, self._prospects.pairs.cuts, seen.step_seconds
         shown = self._knowledge.streamed(self._names[place])
         known_well = (DEVICE, place) if shown.uplink and shown.downlink else (DEVICE,)
         others = [each for each in np.argsort(step_seconds).tolist() if each not in known_well]
-        cut_now = int(costs.pairs.cuts[today.row])
         wanted = []
         for each in others[:MEASURED_CANDIDATES]:
             name, first = self._names[each], float(step_seconds[each])
             if self.probes.known[name].probed is not None:
                 is_known = math.isfinite(first)
-                cut = int(costs.pairs.cuts[weighed.rows[each]]) if is_known else cut_now
+                cut = int(cuts[seen.rows[each] if is_known else row])
                 wanted.append((name, first if is_known else 0.0, cut))
         self.probes.measure(today.seconds, wanted, most_seconds)
 
-    def _go(self, run: OpenRun, weighed: Weighed, move: Move, today: Today) -> None:
-        """Request what the policy proposes."""
-        deployer, row = run.deployer, self._row(weighed, move)
-        target = self._names[move.candidate]
+    def _go(self, deployer: PlacementController, seen: Seen, wanted: Place, today: int) -> None:
+        """Request what the policy proposes. today: the candidate of now."""
+        target, seconds = self._names[wanted.candidate], seen.step_seconds
         try:
-            wanted = self._placement(deployer.placement, move, row)
+            placement = self._placement(deployer.placement, wanted)
         except (ConfigError, DataError, ModelError) as refusal:
-            if move.candidate != DEVICE:
-                self.probes.leave_out(target, today.seconds, str(refusal))
+            if wanted.candidate != DEVICE:
+                self.probes.leave_out(target, seen.seconds, str(refusal))
             return
-        if set(wanted.tiles) == set(deployer.placement.tiles):
+        if set(placement.tiles) == set(deployer.placement.tiles):
             assert self._policy is not None
-            self._policy.note_moved(today.seconds, move.candidate)
+            self._policy.note_moved(seen.seconds, wanted.candidate)
             return
-        seconds = weighed.seen.step_seconds
         _log.info(
-            "choosing another trainer" if move.candidate != today.candidate else "moving the cut",
-            today=self._names[today.candidate],
+            "choosing another trainer" if wanted.candidate != today else "moving the cut",
+            today=self._names[today],
             wanted=target,
-            layout=str(self._prospects.layout(row, self._trainer(deployer.placement, move))),
-            staying_seconds_per_step=round(float(seconds[today.candidate]), 4),
-            predicted_seconds_per_step=round(float(seconds[move.candidate]), 4),
-            predicted_pause_seconds=round(float(weighed.seen.handover_seconds[move.candidate]), 3),
+            layout=str(layout_of(placement, codec_bits)),
+            staying_seconds_per_step=round(float(seconds[today]), 4),
+            predicted_seconds_per_step=round(float(seconds[wanted.candidate]), 4),
+            predicted_pause_seconds=round(float(seen.handover_seconds[wanted.candidate]), 3),
         )
-        if not deployer.want(wanted, Chooser.CHOICE):
+        if not deployer.want(placement, Chooser.CHOICE):
             return
-        self._expected_pause = float(weighed.moving_seconds[move.candidate])
-        self._going = asyncio.create_task(self._follow(deployer, target, today.seconds))
+        self._expected_pause = float(seen.moving_seconds[wanted.candidate])
+        self._going = asyncio.create_task(self._follow(deployer, target, seen.seconds))
 
-    def _row(self, weighed: Weighed, move: Move) -> int:
-        if move.cut is None:
-            return int(weighed.rows[move.candidate])
-        cuts = self._prospects.costs.pairs.cuts
-        place = DEVICE if move.cut == len(self._profile) else move.candidate
-        return int(np.argmin(np.where(cuts == move.cut, weighed.by_row[place], np.inf)))
-
-    def _trainer(self, before: Placement, move: Move) -> str:
-        """Return the trainer of the next placement: with all blocks on the device, that of the one before."""
+    def _placement(self, before: Placement, wanted: Place) -> Placement:
+        """Return the next placement: with all blocks on the device, that of the trainer before."""
         (trainer,) = (name for name in before.workers if name != AGENT)
-        return trainer if move.candidate == DEVICE else self._names[move.candidate]
-
-    def _placement(self, before: Placement, move: Move, row: int) -> Placement:
-        trainer = self._trainer(before, move)
-        placed = self._experiment.with_trainer(before, trainer)
-        return self._experiment.laid_out(self._prospects.layout(row, trainer), placed)
+        if wanted.candidate != DEVICE:
+            trainer = self._names[wanted.candidate]
+        layout = self._prospects.pairs.layout(wanted.row, trainer)
+        return self._experiment.laid_out(layout, self._experiment.with_trainer(before, trainer))
 
     async def _follow(self, deployer: PlacementController, target: str, seconds: float) -> None:
         """Wait until the request is in force. A candidate that refuses is left out."""

@@ -10,8 +10,8 @@ from edge_agent.adaptation.candidates.probed import Probed, check_would, measure
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.planning import Profile, Question, Rates, stacked
-from edge_agent.planning.choice import Candidate, rank
+from edge_agent.planning import Profile, Question, Rates
+from edge_agent.planning.candidates import Candidate, ranked_candidates
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
@@ -58,17 +58,18 @@ async def begin_with_fastest(experiment: Experiment, profile: Profile) -> None:
         _log.warning("no link to a trainer could be measured, so the run begins with the nearest")
         return
     usable = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
-    ranked = await asyncio.to_thread(rank, Question(usable, search_space(experiment, profile)), candidates)
-    _log.info("beginning as planned", ranking={one.name: round(one.seconds_per_step, 4) for one in ranked})
+    question = Question(usable, search_space(experiment, profile))
+    ranked = {
+        plan.layout.workers[-1]: plan for plan in await asyncio.to_thread(ranked_candidates, question, candidates)
+    }
+    _log.info("beginning as planned", ranking={name: round(one.seconds_per_step, 4) for name, one in ranked.items()})
     if config.deployment.cut is not None:
-        experiment.begin_with(next(one.name for one in ranked if one.name != AGENT))
+        experiment.begin_with(next(name for name in ranked if name != AGENT))
         return
-    best = ranked[0]
-    if best.name != AGENT:
-        experiment.begin_with(best.name)
-    named = usable.named(experiment.placement.workers)
-    layout = stacked(named, (best.cut,), best.layout.staleness, (best.bits,))
-    experiment.begin_at(experiment.laid_out(layout, experiment.placement))
+    name, best = next(iter(ranked.items()))
+    if name != AGENT:
+        experiment.begin_with(name)
+    experiment.begin_at(experiment.laid_out(best.layout, experiment.placement))
 
 
 async def _willing(config: EdgeConfig, *, is_ordered: bool) -> dict[str, Probed]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from edge_agent.adaptation.candidates.probes import Known
 from edge_agent.planning import Conditions, MeasuredLink, Profile, Rates
-from edge_agent.planning.choice import DEVICE, Candidate, Today
+from edge_agent.planning.candidates import Candidate
+from edge_agent.planning.engine.prospects import DEVICE, Today
 from edge_agent.training.statistics import Statistics
 from shared.client.link_measurement import LinkRates
 from shared.placement import AGENT

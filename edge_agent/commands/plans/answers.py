@@ -6,8 +6,8 @@ from pathlib import Path
 from edge_agent.commands.plans.notes import notes_on
 from edge_agent.commands.plans.placed import costed_placements, write_placement
 from edge_agent.commands.plans.printing import print_plan, print_ranked
-from edge_agent.planning import Plan, Profile, Question, best_order, conditions_of, ranked
-from edge_agent.planning.choice import load_candidates, rank
+from edge_agent.planning import Profile, Question, best_order, conditions_of, ranked
+from edge_agent.planning.candidates import load_candidates, ranked_candidates
 from edge_agent.planning.group_choice import group_plans
 from edge_agent.planning.planners.registry import default_planner, planned
 from shared.errors import PlanError
@@ -43,9 +43,8 @@ def print_planned(
 
 def print_candidates(question: Question, path: Path, *, as_json: bool) -> None:
     """Rank the trainers of a file, the device alone among them, each with its best layout. PlanError if that is impossible."""
-    found = rank(question, load_candidates(path, taken=question.profile.names[:1]))
-    plans = [(one.name, Plan(one.layout, one.seconds_per_step)) for one in found]
-    print_ranked(question, plans, as_json=as_json)
+    found = ranked_candidates(question, load_candidates(path, taken=question.profile.names[:1]))
+    print_ranked(question, [(plan.layout.workers[-1], plan) for plan in found], as_json=as_json)
 
 
 def print_group(profile: Profile, members: int, *, as_json: bool) -> None:

@@ -6,19 +6,35 @@ from edge_agent.planning.cost.loads import Loads, Paths, Slower, Times, joined, 
 from edge_agent.planning.cost.programs import loads_of_step
 from edge_agent.planning.cost.simulated import simulated_loads, simulated_seconds
 from edge_agent.planning.cost.stacked import stacked_loads
-from edge_agent.planning.cost.switching import Runs, bits_between, moved_bits, moving_seconds, runs_of
+from edge_agent.planning.cost.switching import (
+    BETWEEN_RATE,
+    LOST_RATE,
+    DeviceLinks,
+    Runs,
+    Ways,
+    bits_between,
+    handover,
+    moved_bits,
+    moving_seconds,
+    runs_of,
+)
 
 __all__ = [
+    "BETWEEN_RATE",
+    "LOST_RATE",
     "Conditions",
+    "DeviceLinks",
     "Direction",
     "Loads",
     "Paths",
     "Runs",
     "Slower",
     "Times",
+    "Ways",
     "bits_between",
     "computing_seconds",
     "conditions_of",
+    "handover",
     "joined",
     "loads_of",
     "loads_of_step",

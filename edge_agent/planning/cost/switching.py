@@ -1,9 +1,11 @@
-"""Switching: the transfers when another layout comes into force (paper 000, Eq. 13).
+"""Switching: the transfers when another layout comes into force (paper 000, Eq. 13), or another trainer (paper 003).
 
-A block is sent once, straight from its owner to the next one.
+A block is sent once, straight from its owner to the next one. What lies with a trainer out of reach comes through another one.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,32 @@ Runs = tuple[Ints, Ints]
 
 LEAST_BITS = 1e-9
 """Bits of a block without weights. It has to be requested, too."""
+HANDOVER_TRIPS = 3
+"""Round trips of a handover beside the request of blocks: drained, committed, dialled."""
+BETWEEN_RATE = 1e9
+"""Bits per second assumed from trainer to trainer."""
+LOST_RATE = 1.0
+"""Bits per second assumed to the device alone, of what lies with a trainer that is lost: all others come first."""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceLinks:
+    """The links of a device to each of N candidates, shape (N,). To itself, which may be one of them, rates are endless."""
+
+    uplinks: Floats
+    """Bits per second; 0 out of reach, as is the downlink."""
+    downlinks: Floats
+    trips: Floats
+    """Round trips in seconds."""
+
+
+class Ways(NamedTuple):
+    """The ways from a candidate to each of N others, shape (N,)."""
+
+    bits: Floats
+    """Bits that move."""
+    seconds: Floats
+    """Seconds until all are there, and all workers have committed."""
 
 
 def runs_of(profile: Profile, layouts: Sequence[Layout]) -> Runs:
@@ -34,7 +62,7 @@ def runs_of(profile: Profile, layouts: Sequence[Layout]) -> Runs:
 
 def moved_bits(profile: Profile, before: Runs, after: Runs) -> dict[Direction, Floats]:
     """Return the bits of the blocks that move from one worker to another, by direction. Shape (n,), or as both broadcast."""
-    bytes_before, workers = profile.bytes_before, range(len(profile.workers))
+    bytes_before, workers = profile.bytes_before, range(len(before[0]))
     moved = {}
     for sender in workers:
         for receiver in workers:
@@ -62,6 +90,36 @@ def moving_seconds(moved: Mapping[Direction, Floats], at: Conditions) -> Floats:
     trip; 0 without moves."""
     ways = []
     for (sender, receiver), bits in moved.items():
-        trip = at.trips[min(sender, receiver), max(sender, receiver)]
-        ways.append(np.where(bits > 0.0, bits / at.rates[sender, receiver] + trip, 0.0))
+        trip = at.trips[..., min(sender, receiver), max(sender, receiver)]
+        ways.append(np.where(bits > 0.0, bits / at.rates[..., sender, receiver] + trip, 0.0))
     return np.max(ways, axis=0) if ways else np.zeros(1)
+
+
+def handover(
+    profile: Profile,
+    links: DeviceLinks,
+    before: tuple[int, int],
+    after: tuple[Ints, Ints],
+    between_rate: float = BETWEEN_RATE,
+    lost_rate: float = LOST_RATE,
+) -> Ways:
+    """Return the ways from a candidate with its cut to each of N others, of links, with theirs.
+
+    between_rate: bits per second from trainer to trainer. lost_rate: see `LOST_RATE`.
+    """
+    (here, cut), (others, cuts), blocks = before, after, len(profile)
+    stays = others == here
+    begins = np.array([0, cut, blocks])[:, None], np.array([cut, blocks, blocks])[:, None]
+    first = np.stack([np.zeros_like(cuts), np.where(stays, cuts, blocks), np.where(stays, blocks, cuts)])
+    moved = moved_bits(profile, begins, (first, np.stack([cuts, *np.full((2, len(cuts)), blocks)])))
+    down, is_lost = links.downlinks[others], links.downlinks[here] <= 0.0
+    through = np.minimum(between_rate, np.where(np.isfinite(down), down, lost_rate))
+    rates, trips = np.full((len(cuts), 3, 3), between_rate), np.zeros((len(cuts), 3, 3))
+    rates[:, 0, 1], rates[:, 1, 0] = links.uplinks[here], through if is_lost else links.downlinks[here]
+    rates[:, 0, 2], rates[:, 2, 0] = links.uplinks[others], down
+    longest = np.maximum(links.trips[others], 0.0 if is_lost else links.trips[here])
+    trips[...] = longest[:, None, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        seconds = moving_seconds(moved, Conditions(rates, trips, np.ones(3)))
+    bits: Floats = np.sum(list(moved.values()), axis=0)
+    return Ways(bits, seconds + HANDOVER_TRIPS * longest)

@@ -1,7 +1,12 @@
-"""Two workers on one cut: cut, bits and K (paper 000). All of them can be listed."""
+"""A device and one trainer on one cut: cut, bits, K (paper 000) and, of several trainers, which one (paper 003).
+
+All of them can be listed. The layouts are the same with every trainer, so a table of n layouts under the conditions of N
+trainers costs all N times n.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -10,15 +15,18 @@ from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.stacks import neighbours as neighbours
 from edge_agent.planning.families.stacks import permits as permits
 from edge_agent.planning.layout import Layout, stacked
-from edge_agent.planning.measurements import Ints
+from edge_agent.planning.measurements import Bools, Floats, Ints
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.space import SearchSpace, check_staleness, check_widths
 from shared.errors import PlanError
 
+ALONE_CONDITIONS = Conditions(np.ones((2, 2)), np.zeros((2, 2)), np.ones(2))
+"""Conditions of the device alone, which uses no link."""
+
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Layouts of two workers as columns, shape (n,)."""
+    """Layouts of a device and any trainer as columns, shape (n,)."""
 
     profile: Profile
     cuts: Ints
@@ -31,9 +39,38 @@ class Pairs:
         """Return n."""
         return len(self.cuts)
 
-    def layout(self, row: int) -> Layout:
-        """Return one of them."""
-        return stacked(self.profile, (int(self.cuts[row]),), int(self.staleness[row]), (int(self.bits[row]),))
+    @cached_property
+    def is_alone(self) -> Bools:
+        """Return True for the device alone, shape (n,)."""
+        alone: Bools = self.cuts == len(self.profile)
+        return alone
+
+    def layout(self, row: int, trainer: str | None = None) -> Layout:
+        """Return one of them. trainer: the second worker; left out, that of the profile."""
+        workers = self.profile.names if trainer is None else (self.profile.names[0], trainer)
+        cut, bits, staleness = (int(column[row]) for column in (self.cuts, self.bits, self.staleness))
+        return stacked(self.profile, (cut,), staleness, (bits,), workers)
+
+    def with_each(self, at: Conditions) -> tuple[Ints, Floats]:
+        """Return the best with each of N trainers, and its seconds a step, shape (N,); infinite where none may be chosen.
+
+        at: between the device and each of them, stacked.
+        """
+        seconds = np.where(self.is_alone, np.inf, self.loads.seconds(at))
+        rows: Ints = np.argmin(seconds, axis=-1)
+        return rows, np.take_along_axis(seconds, rows[:, None], axis=-1)[:, 0]
+
+    def alone(self, device_factor: float = 1.0) -> tuple[int, float] | None:
+        """Return the row of the device alone, and its seconds a step; None if it may not be chosen.
+
+        device_factor: ratio of the device's times to those of the profile.
+        """
+        if not self.is_alone.any():
+            return None
+        at = replace(ALONE_CONDITIONS, factors=np.array([device_factor, 1.0]))
+        seconds = np.where(self.is_alone, self.loads.seconds(at), np.inf)
+        row = int(np.argmin(seconds))
+        return row, float(seconds[row])
 
 
 def pairs(profile: Profile, cuts: Ints, bits: Ints, staleness: Ints) -> Pairs:
@@ -41,10 +78,24 @@ def pairs(profile: Profile, cuts: Ints, bits: Ints, staleness: Ints) -> Pairs:
     return Pairs(profile, cuts, bits, staleness, stacked_loads(profile, (0, 1), (cuts,), (bits,), staleness))
 
 
+def best_pairs(question: Question) -> Pairs:
+    """Return all layouts that can be the best, of equals the first: the smallest cut, then the most bits, then the least K.
+
+    question: of the device and one trainer, which stands for any. PlanError for other ones, and as `listed_pairs`.
+    """
+    if not question.is_pair:
+        raise PlanError(
+            "candidates are trainers for one cut, so the profile must be of two workers and have max_staleness; measure "
+            "one with edge-agent profile"
+        )
+    profile, space = question.profile, question.space
+    return listed_pairs(profile, space, sorted(space.best_staleness(profile)))
+
+
 def listed_pairs(profile: Profile, space: SearchSpace, staleness: Sequence[int]) -> Pairs:
     """Return every (cut, bits) of the space that was measured and keeps within min_bits, with each of these K.
 
-    They are ordered by K as given, then by cut, then from many bits to few. The device alone has the largest width,
+    They are ordered by cut, then from many bits to few, then by K as given. The device alone has the largest width,
     because a smaller one would spare nothing there. The data stays on the edge, so a cut is at least 1. PlanError when
     the space is malformed or nothing is left of it.
     """
@@ -59,11 +110,8 @@ def listed_pairs(profile: Profile, space: SearchSpace, staleness: Sequence[int])
         allowed &= (bits >= np.array(profile.min_bits, dtype=np.float64)[cuts]) | ~bounded
     if space.cuts is not None:
         allowed &= cuts == space.cuts[0]
-    cuts, bits = cuts[allowed], bits[allowed]
-    count = len(cuts)
-    found = pairs(
-        profile, np.tile(cuts, len(staleness)), np.tile(bits, len(staleness)), np.repeat(np.array(staleness), count)
-    )
+    cuts, bits = (np.repeat(column[allowed], len(staleness)) for column in (cuts, bits))
+    found = pairs(profile, cuts, bits, np.resize(np.array(staleness), len(cuts)))
     measured = found.loads.measured()
     if not measured.any():
         which = f"cut {space.cuts[0]}" if space.cuts is not None else "any cut"
@@ -84,20 +132,16 @@ def is_for(question: Question) -> bool:
 
 def listed(question: Question) -> tuple[list[Layout], Loads] | None:
     """Return all layouts that can be the best, with their loads. PlanError as `listed_pairs`."""
-    found = _best_pairs(question)
+    found = listed_pairs(question.profile, question.space, question.space.best_staleness(question.profile))
     return [found.layout(row) for row in range(len(found))], found.loads
 
 
 def bounded(question: Question, at: Conditions) -> Iterator[tuple[float, Layout]]:
-    """Yield every layout with its seconds a step, rising; of equals by cut, then from many bits to few, then by K."""
-    found = _best_pairs(question)
+    """Yield every layout with its seconds a step, rising; of equals in the order of `best_pairs`."""
+    found = best_pairs(question)
     seconds = found.loads.seconds(at)
-    for row in np.lexsort((found.staleness, -found.bits, found.cuts, seconds)).tolist():
+    for row in np.argsort(seconds, kind="stable").tolist():
         yield float(seconds[row]), found.layout(row)
-
-
-def _best_pairs(question: Question) -> Pairs:
-    return listed_pairs(question.profile, question.space, question.space.best_staleness(question.profile))
 
 
 def check_space(profile: Profile, space: SearchSpace) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_agent.planning.choice.policy import Move, Seen
-from edge_agent.planning.choice.ranking import CandidateCosts
+from edge_agent.planning.engine.prospects import DEVICE, Place, Seen
+from edge_agent.planning.families.pair import Pairs
+from edge_agent.planning.measurements import Ints
+from edge_agent.planning.profile import Profile
 
 CYCLE_STEPS = 500
 """Steps of a cycle. Over so many, the times of single steps vary by 3 % in the paper."""
@@ -66,35 +68,35 @@ class CutClimb:
 
 
 class EdgeMove:
-    """The policy `edgemove` among N candidates."""
+    """The policy `edgemove` among N candidates. It goes from trainer to trainer: all blocks on the device are a cut of one."""
 
     @classmethod
-    def of(cls, costs: CandidateCosts, draw: random.Random, cycle_steps: int = CYCLE_STEPS) -> "EdgeMove":
-        """Make it for the layouts and the device of these costs."""
-        cuts = sorted(set(costs.pairs.cuts.tolist()))
-        return cls(len(costs.question.profile), cuts, costs.device_seconds, draw, cycle_steps)
+    def of(cls, pairs: Pairs, draw: random.Random, cycle_steps: int = CYCLE_STEPS) -> "EdgeMove":
+        """Make it for these layouts."""
+        return cls(pairs.cuts, len(pairs.profile), whole_seconds(pairs.profile), draw, cycle_steps)
 
     def __init__(
         self,
+        cuts: Ints,
         blocks: int,
-        cuts: Sequence[int],
-        device_seconds: float,
+        whole: tuple[float, float],
         draw: random.Random,
         cycle_steps: int = CYCLE_STEPS,
     ) -> None:
-        """blocks: L. cuts: those that may be chosen, rising. device_seconds: of a step of the whole model on the device."""
+        """cuts: of the n layouts that may be chosen. blocks: L. whole: see `whole_seconds`."""
         self._cycle_steps = cycle_steps
-        self._blocks, self._cuts, self._device_seconds, self._draw = blocks, list(cuts), device_seconds, draw
-        self._current: int | None = None
+        self._cuts, self._blocks, self._draw = cuts, blocks, draw
+        self._device_seconds, self._trainer_seconds = whole
+        self._trainer: int | None = None
         self._climb: CutClimb | None = None
         self._worst_seconds: float | None = None
         self._cycle: tuple[float, float] | None = None
 
-    def observe(self, seen: Seen) -> Move | None:
+    def observe(self, seen: Seen) -> Place | None:
         """Return a proposal, or None to stay."""
-        if not np.isfinite(seen.whole_seconds).any():
+        if not np.isfinite(seen.factors).any():
             return None
-        if self._climb is None or self._current is None or not np.isfinite(seen.step_seconds[self._current]):
+        if self._climb is None or self._trainer is None or not np.isfinite(seen.step_seconds[self._trainer]):
             return self._go_to_best(seen)
         if self._cycle is None:
             self._cycle = seen.seconds, seen.steps
@@ -107,28 +109,48 @@ class EdgeMove:
         if not self._climb.is_resting:
             cut = self._climb.cut
             later = self._climb.end_cycle(took)
-            return None if later == cut else Move(self._current, later)
+            return None if later == cut else self._at_cut(seen, self._trainer, later)
         if self._worst_seconds is None:
             self._worst_seconds = took
         elif took > self._worst_seconds:
-            if _fastest(seen) != self._current:
+            if self._fastest(seen) != self._trainer:
                 return self._go_to_best(seen)
             self._worst_seconds = took
         return None
 
     def note_moved(self, seconds: float, candidate: int) -> None:  # noqa: ARG002
         """Begin a cycle: it has nothing of the pause."""
-        self._current, self._cycle = candidate, None
+        self._cycle = None
+        if candidate != DEVICE:
+            self._trainer = candidate
 
-    def _go_to_best(self, seen: Seen) -> Move:
+    def _go_to_best(self, seen: Seen) -> Place:
         """Choose the fastest by the probes, with Algorithm 1, and begin Algorithms 2 and 3 again."""
-        best = _fastest(seen)
-        trainer_seconds, trip_seconds = float(seen.whole_seconds[best]), float(seen.trip_seconds[best])
+        self._trainer = best = self._fastest(seen)
+        trainer_seconds, trip_seconds = (
+            self._trainer_seconds * float(seen.factors[best]),
+            float(seen.trip_seconds[best]),
+        )
         wanted = first_cut(self._blocks, self._device_seconds, trainer_seconds, trip_seconds)
-        cut = min(self._cuts, key=lambda one: (abs(one - wanted), one))
-        self._climb, self._worst_seconds = CutClimb(cut, self._cuts, self._draw), None
-        return Move(best, cut)
+        cuts: list[int] = np.unique(self._cuts).tolist()
+        cut = min(cuts, key=lambda one: (abs(one - wanted), one))
+        self._climb, self._worst_seconds = CutClimb(cut, cuts, self._draw), None
+        return self._at_cut(seen, best, cut)
+
+    def _at_cut(self, seen: Seen, trainer: int, cut: int) -> Place:
+        """Return a trainer with the best bits and K at a cut."""
+        candidate = DEVICE if cut == self._blocks else trainer
+        return Place(candidate, int(np.argmin(np.where(self._cuts == cut, seen.by_row[candidate], np.inf))))
+
+    def _fastest(self, seen: Seen) -> int:
+        return int(np.argmin(self._trainer_seconds * seen.factors + seen.trip_seconds))
 
 
-def _fastest(seen: Seen) -> int:
-    return int(np.argmin(seen.whole_seconds + seen.trip_seconds))
+def whole_seconds(profile: Profile) -> tuple[float, float]:
+    """Return the seconds of a step of the whole model on the device, and on the profile's trainer, as the paper probes them.
+
+    Where fewer blocks were measured on the device, in proportion; on the trainer, those of as many as were.
+    """
+    edge, rest = profile.workers[0].replayed[0], profile.workers[1].replayed[:, -1]
+    cut = int(np.flatnonzero(np.isfinite(edge))[-1])
+    return float(edge[cut]) * len(profile) / cut, float(rest[np.isfinite(rest)][0])

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from benchmarks.rivals.moving import MOVE_POLICY_NAMES
 from benchmarks.rivals.moving.__main__ import app
-from edge_agent.planning.choice import parse_candidates
+from edge_agent.planning.candidates import parse_candidates
 from tests.conftest import ROOT
 from tests.support.pages import blocks
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edge_agent.planning import Question, Rates, SearchSpace
-from edge_agent.planning.choice import Candidate, rank
+from edge_agent.planning.candidates import Candidate, ranked_candidates
 from shared.errors import ExitCode
 from tests.support.planning.cases import small_profile
 
@@ -29,14 +29,14 @@ def test_the_ranking_is_printed_the_fastest_first(edge_agent, profile_path, cand
     ]
     assert json.loads(out)["ranked"] == [
         {
-            "name": one.name,
+            "name": one.layout.workers[-1],
             "cut": one.layout.tiles[0].stop,
             "bits": (*one.layout.bits, 32)[0],
             "staleness": one.layout.staleness,
             "seconds_per_step": one.seconds_per_step,
             "samples_per_second": pytest.approx(small_profile().batch_size / one.seconds_per_step),
         }
-        for one in rank(Question(small_profile()), candidates)
+        for one in ranked_candidates(Question(small_profile()), candidates)
     ]
 
 
@@ -45,14 +45,17 @@ def test_the_ranking_in_words_is_a_table(edge_agent, profile_path, candidates_pa
         "plan", "--profile", profile_path, "--candidates", candidates_path, "--no-edge-only", "--staleness", 1
     )
     assert code == 0
-    expected = rank(
+    expected = ranked_candidates(
         Question(small_profile(), SearchSpace(staleness=1, allow_edge_only=False)),
         [
             Candidate("near", Rates(8e6, 8e6, 0.01), 0.7),
             Candidate("far", Rates(2e7, 9e7, 0.135), busy=0.5, sessions=3),
         ],
     )
-    assert [line.split()[0] for line in out.splitlines()] == ["samples/s", *(one.name for one in expected)]
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "samples/s",
+        *(one.layout.workers[-1] for one in expected),
+    ]
 
 
 def test_bad_candidates_end_with_one_sentence(edge_agent, profile_path, tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from benchmarks.rivals.moving import CLOUD, MOVE_POLICY_NAMES, Backbone, Path, Site, World, simulate_moves, world
 from benchmarks.rivals.moving.moves import LOWER_BOUND, MAKERS
 from edge_agent.planning import Question, SearchSpace, loads_of
-from edge_agent.planning.choice import Candidate, CandidateCosts, rank
+from edge_agent.planning.candidates import Candidate, ranked_candidates
+from edge_agent.planning.families.pair import best_pairs
 from edge_agent.planning.rates import Rates
 from shared.errors import PlanError
 from tests.support.planning.cases import small_profile
@@ -31,7 +32,7 @@ def walk(metres, seconds, begin=0.0):
 
 
 def world_of(sites, path, network=NETWORK, profile=LIGHT, **space):
-    return World(CandidateCosts(Question(profile, SearchSpace(**space))), sites, path, network)
+    return World(best_pairs(Question(profile, SearchSpace(**space))), sites, path, network)
 
 
 def runs_of(a_world, *policies):
@@ -58,7 +59,7 @@ def test_a_second_has_the_layouts_of_the_ranking():
         Candidate("b", Rates(SLOW, 2 * SLOW, float(trips[2])), 0.7),
         Candidate(CLOUD, Rates(SLOW, 2 * SLOW, float(trips[-1]))),
     ]
-    expected = {one.name: one.seconds_per_step for one in rank(a_world.costs.question, candidates)}
+    expected = {one.layout.workers[-1]: one.seconds_per_step for one in ranked_candidates(Question(LIGHT), candidates)}
     found = dict(zip(a_world.names, window.best_seconds[0].tolist(), strict=True))
     assert {name: seconds for name, seconds in found.items() if seconds < math.inf} == pytest.approx(expected)
 
@@ -78,8 +79,8 @@ def test_windows_do_not_change_what_is_done(monkeypatch):
 def test_a_kept_trainer_does_a_step_in_the_seconds_of_the_cost_model():
     a_world = world_of([site("a", 0.0)], walk(0.0, 100.0))
     found = runs_of(a_world, "device-cloud", "edge-only")
-    cloud = next(one for one in rank(a_world.costs.question, [Candidate(CLOUD, Rates(FAST, FAST, 0.135))])
-                 if one.name == CLOUD)  # fmt: skip
+    cloud = next(one for one in ranked_candidates(Question(LIGHT), [Candidate(CLOUD, Rates(FAST, FAST, 0.135))])
+                 if one.layout.workers[-1] == CLOUD)  # fmt: skip
     assert found["device-cloud"].steps == pytest.approx(100.0 / cloud.seconds_per_step)
     assert found["edge-only"].steps == pytest.approx(100.0 / 0.2)
     assert not found["device-cloud"].handovers
@@ -123,9 +124,9 @@ def test_a_handover_moves_the_trainers_blocks_between_trainers_and_pauses_for_th
     a_world = world_of(ROW, walk(1000.0, 1000.0), network, allow_edge_only=False, staleness=0)
     first = runs_of(a_world, "nearest")["nearest"].handovers[0]
     span = next(span for span in runs_of(a_world, "nearest")["nearest"].spans if span.trainer == "b")
-    held = a_world.costs.question.profile.bytes_before
+    held = a_world.pairs.profile.bytes_before
     assert first.moved_bytes == held[-1] - held[span.cut]
-    layout = a_world.costs.pairs.layout(int(np.flatnonzero(a_world.costs.pairs.cuts == span.cut)[0]))
+    layout = a_world.pairs.layout(int(np.flatnonzero(a_world.pairs.cuts == span.cut)[0]))
     assert loads_of(LIGHT, [layout]).sends().all()
     assert first.paused_seconds > 8 * first.moved_bytes / SLOW
     assert first.paused_seconds < 8 * first.moved_bytes / SLOW + 4 * 0.04 + 0.5

@@ -3,15 +3,17 @@
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.planning.choice import Move
+from edge_agent.planning.engine.prospects import DEVICE, Place
 from edge_agent.planning.papers.edgemove import CYCLE_STEPS, CutClimb, EdgeMove, first_cut
-from tests.support.planning.choice import seen
+from tests.support.planning.seen import seen
 
 INF = math.inf
+CUTS = np.array([1, 2, 3])
 
 
 @pytest.mark.parametrize(
@@ -37,25 +39,19 @@ class Cycles:
     """EdgeMove among two trainers and the device, of which it is told what a step takes at each cut."""
 
     def __init__(self):
-        self.policy = EdgeMove(4, (1, 2, 3), 4.0, random.Random(1))
+        self.policy = EdgeMove(CUTS, 4, (4.0, 1.0), random.Random(1))
         self.place, self.cut = None, None
         self.seconds, self.steps = 0.0, 0.0
 
     def cycle(self, by_cut, whole=(1.0, 2.0)):
         """Let a cycle pass, with as many looks as it takes."""
         for _ in range(2):
-            step_seconds = [1.0, 1.0] if self.cut is None else [by_cut[self.cut]] * 2
-            move = self.policy.observe(
-                seen(
-                    self.seconds,
-                    [INF if each == INF else one for each, one in zip(whole, step_seconds, strict=True)],
-                    self.steps,
-                    whole=whole,
-                )
-            )
-            if move is not None:
-                self.place, self.cut = move.candidate, move.cut
-                self.policy.note_moved(self.seconds, move.candidate)
+            now = 1.0 if self.cut is None else by_cut[self.cut]
+            step_seconds = [INF, *(INF if each == INF else now for each in whole)]
+            wanted = self.policy.observe(seen(self.seconds, step_seconds, self.steps, factors=(INF, *whole), layouts=3))
+            if wanted is not None:
+                self.place, self.cut = wanted.candidate, int(CUTS[wanted.row])
+                self.policy.note_moved(self.seconds, wanted.candidate)
             if self.cut is not None:
                 self.steps += CYCLE_STEPS
                 self.seconds += CYCLE_STEPS * by_cut[self.cut]
@@ -63,29 +59,41 @@ class Cycles:
 
 
 def test_edgemove_begins_with_the_fastest_probe_and_the_cut_of_algorithm_1():
-    assert Cycles().cycle({1: 1.0, 2: 1.0, 3: 1.0}) == (0, 1)
-    assert Cycles().cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0)) == (1, 1)
+    assert Cycles().cycle({1: 1.0, 2: 1.0, 3: 1.0}) == (1, 1)
+    assert Cycles().cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0)) == (2, 1)
 
 
 def test_edgemove_climbs_and_rests_and_looks_for_another_trainer_when_a_cycle_is_the_worst():
     cycles, times = Cycles(), {1: 3.0, 2: 2.0, 3: 2.5}
     for _ in range(10):
         where = cycles.cycle(times)
-    assert where == (0, 2), "both neighbours were slower"
-    assert cycles.cycle(times, whole=(3.0, 0.5)) == (0, 2), "no cycle was worse, so nobody is probed"
+    assert where == (1, 2), "both neighbours were slower"
+    assert cycles.cycle(times, whole=(3.0, 0.5)) == (1, 2), "no cycle was worse, so nobody is probed"
     slower = {cut: 2 * each for cut, each in times.items()}
     cycles.cycle(slower)
     cycles.cycle(slower)
-    assert cycles.place == 0, "the worst time is set once nobody else is faster"
+    assert cycles.place == 1, "the worst time is set once nobody else is faster"
     slower = {cut: 3 * each for cut, each in times.items()}
     for _ in range(3):
         where = cycles.cycle(slower, whole=(3.0, 0.5))
-    assert where[0] == 1
+    assert where[0] == 2
 
 
 def test_edgemove_leaves_a_trainer_out_of_reach_at_once():
     cycles = Cycles()
     cycles.cycle({1: 1.0, 2: 1.0, 3: 1.0})
-    assert cycles.cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0))[0] == 1
-    assert EdgeMove(4, (1, 2), 1.0, random.Random(0)).observe(seen(0.0, [INF, INF])) is None
-    assert isinstance(cycles.policy.observe(seen(0.0, [1.0, INF], whole=(1.0, INF))), Move)
+    assert cycles.cycle({1: 1.0, 2: 1.0, 3: 1.0}, whole=(INF, 2.0))[0] == 2
+    assert EdgeMove(CUTS, 4, (1.0, 1.0), random.Random(0)).observe(seen(0.0, [INF, INF], factors=(INF, INF))) is None
+    assert isinstance(cycles.policy.observe(seen(0.0, [INF, 1.0, INF], factors=(INF, 1.0, INF), layouts=3)), Place)
+
+
+def test_all_blocks_on_the_device_are_a_cut_of_the_trainer_that_it_had():
+    """The device is so much faster that Algorithm 1 keeps all blocks there, of which the neighbour is a cut with a trainer."""
+    cuts = np.array([3, 4])
+    policy = EdgeMove(cuts, 4, (0.1, 10.0), random.Random(1), cycle_steps=1)
+    wanted = policy.observe(seen(0.0, [1.0, 1.0, 1.0], factors=(INF, 2.0, 1.0), layouts=2))
+    assert wanted == Place(DEVICE, 1)
+    policy.note_moved(0.0, DEVICE)
+    for step in range(2):
+        wanted = policy.observe(seen(1.0 + step, [1.0, 1.0, 1.0], float(step), factors=(INF, 2.0, 1.0), layouts=2))
+    assert wanted == Place(2, 0), "the fastest by its probes"

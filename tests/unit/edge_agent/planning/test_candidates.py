@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edge_agent.planning import Rates
-from edge_agent.planning.choice import Candidate, load_candidates, parse_candidates
+from edge_agent.planning.candidates import Candidate, load_candidates, parse_candidates
 from shared.errors import PlanError
 
 GOOD = {"name": "a", "uplink": 1e7, "downlink": 5e7}

@@ -1,4 +1,4 @@
-"""The policy `best`: the engine's rules among candidates, with its account and its horizon.
+"""The policy `best`: the engine's rules among all layouts with all candidates, with its account and its horizon.
 
 A candidate contends with the best layout that training could have there, and its way is a handover. What differs from layouts:
 candidates are lost and come back as the device moves. One that may be lost before a change has paid for itself has to be
@@ -10,11 +10,11 @@ from collections import deque
 
 import numpy as np
 
-from edge_agent.planning.choice.policy import Move, Seen
 from edge_agent.planning.engine.choosing import Contenders, choose, leave
 from edge_agent.planning.engine.config import EngineConfig
 from edge_agent.planning.engine.horizon import Horizon
 from edge_agent.planning.engine.ledger import Ledger
+from edge_agent.planning.engine.prospects import Place, Seen
 from edge_agent.planning.measurements import Bools, Floats
 
 LEAST_SPEED, MOST_SECONDS = 1e-9, 1e9
@@ -40,7 +40,7 @@ class Best:
         self._reach = Reach(candidates)
         self._ledger = Ledger(self._config.limits, current, candidates)
 
-    def observe(self, seen: Seen) -> Move | None:
+    def observe(self, seen: Seen) -> Place | None:
         """Return a proposal, or None to stay."""
         in_reach = np.isfinite(seen.step_seconds)
         speeds = np.maximum(1.0 / seen.step_seconds, LEAST_SPEED)
@@ -49,7 +49,7 @@ class Best:
         if not in_reach.any():
             return None
         if not in_reach[self._current]:
-            return Move(leave(self._contenders(seen, speeds, in_reach), in_reach).row)
+            return seen.best(leave(self._contenders(seen, speeds, in_reach), in_reach).row)
         if not in_reach[self._ledger.home]:
             self._ledger.set_home(self._current)
         self._horizon.note(seen.steps, speeds, in_reach, self._current)
@@ -59,7 +59,7 @@ class Best:
         if choice is not None and choice.row == self._current:
             self._ledger.set_home(self._current)
             return None
-        return None if choice is None else Move(choice.row)
+        return None if choice is None else seen.best(choice.row)
 
     def note_moved(self, seconds: float, candidate: int) -> None:
         """Learn that training goes on with this candidate."""

@@ -1,4 +1,4 @@
-"""Candidates: trainers of which a device may choose one, with what is known of each, and their file."""
+"""Candidates: trainers of which a device may choose one, with what is known of each, their file, and their ranking."""
 
 import json
 import math
@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from edge_agent.planning.cost import Conditions
+from edge_agent.planning.families.pair import best_pairs
+from edge_agent.planning.families.question import Question
 from edge_agent.planning.measurements import Floats
+from edge_agent.planning.plan import Plan
 from edge_agent.planning.rates import Rates
 from shared.errors import PlanError
 
@@ -66,6 +69,25 @@ def stacked_conditions(
     rates[:, 0, 1], rates[:, 1, 0] = uplinks, downlinks
     both_trips[:, 0, 1] = trips
     return Conditions(rates, both_trips, np.stack([np.full_like(factors, device_factor), factors], axis=-1))
+
+
+def ranked_candidates(question: Question, candidates: Sequence[Candidate]) -> list[Plan]:
+    """Return the best layout with every candidate, and the device alone, the fastest first.
+
+    Of equals the device alone comes first, then the given order. Candidates with which no layout may be chosen are left out.
+    PlanError as `best_pairs`.
+    """
+    pairs = best_pairs(question)
+    found = list[Plan]()
+    if (alone := pairs.alone()) is not None:
+        found.append(Plan(pairs.layout(alone[0]), alone[1]))
+    rows, seconds = pairs.with_each(conditions_for(candidates))
+    found += [
+        Plan(pairs.layout(row, candidate.name), each)
+        for candidate, row, each in zip(candidates, rows.tolist(), seconds.tolist(), strict=True)
+        if math.isfinite(each)
+    ]
+    return sorted(found, key=lambda one: one.seconds_per_step)
 
 
 def load_candidates(path: Path, taken: Collection[str] = ()) -> list[Candidate]:

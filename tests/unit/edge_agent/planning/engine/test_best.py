@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.planning import EngineConfig
-from edge_agent.planning.choice import Best
-from edge_agent.planning.choice.best import Reach
+from edge_agent.planning.engine.best import Best, Reach
 from tests.support.examples import examples
-from tests.support.planning.choice import seen
+from tests.support.planning.seen import seen
 
 INF = math.inf
 

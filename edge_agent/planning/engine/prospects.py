@@ -1,20 +1,19 @@
-"""Prospects: the seconds of a step with each candidate, by what probes and training have shown, and the way to each.
+"""Prospects: the pool of all layouts with all candidates, by what probes and training have shown, and the ways.
 
-Places as in a policy: the device alone is 0, and trainers follow. The cost model misses what it does not know. What training
-takes with today's candidate corrects it there, and what has been the least error of all corrects it everywhere else.
+The N candidates have places that never change: the device alone is 0, and trainers follow. The cost model misses what it does
+not know. What training takes with today's candidate corrects it there, and what has been the least error of all corrects it
+everywhere else.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from edge_agent.planning.choice.candidates import Candidate, conditions_for
-from edge_agent.planning.choice.handovers import Backbone, End, moved
-from edge_agent.planning.choice.policy import Seen
-from edge_agent.planning.choice.ranking import CandidateCosts
-from edge_agent.planning.cost import steady_seconds
-from edge_agent.planning.layout import Layout, stacked
+from edge_agent.planning.candidates import Candidate, conditions_for
+from edge_agent.planning.cost import DeviceLinks, handover, steady_seconds
+from edge_agent.planning.families.pair import Pairs
 from edge_agent.planning.measurements import Floats, Ints
 
 DEVICE = 0
@@ -25,6 +24,13 @@ LEAST_PAUSE, MOST_PAUSE = 0.5, 20.0
 """Limits of the ratio of a handover's pause to the expected one."""
 
 
+class Place(NamedTuple):
+    """A member of the pool: a candidate, and the row of its layout."""
+
+    candidate: int
+    row: int
+
+
 @dataclass(frozen=True)
 class Today:
     """The training at one moment."""
@@ -32,9 +38,7 @@ class Today:
     seconds: float
     """Time by any clock that never goes back."""
     steps: float
-    candidate: int
-    row: int
-    """Layout, as a row of the costs."""
+    place: Place
     seconds_per_step: float | None
     """Measured lately; None before there were enough steps."""
     device_factor: float = 1.0
@@ -42,24 +46,40 @@ class Today:
 
 
 @dataclass(frozen=True, eq=False)
-class Weighed:
-    """The N candidates at one moment, as columns of shape (N,)."""
+class Seen:
+    """The pool at one moment, as a policy sees it. Columns have shape (N,)."""
 
-    seen: Seen
-    rows: Ints
-    """Best layout with each."""
+    seconds: float
+    """Time by any clock that never goes back."""
+    steps: float
+    """Batches settled so far."""
     by_row: Floats
     """Seconds of a step by layout, as modelled, shape (N, n); infinite where it may not be chosen."""
+    rows: Ints
+    """Best layout with each."""
+    step_seconds: Floats
+    """Seconds a step with each: with today's layout for the present one, with the best for others. Infinite where it is out of
+    reach or about to stop."""
+    handover_seconds: Floats
+    """Pause of training on the way to each."""
     moving_seconds: Floats
-    """Part of the pause on the way to each until all blocks are there."""
+    """Part of it until all blocks are there."""
+    factors: Floats
+    """Ratio of each one's times to those of the profile's trainer. Infinite where it is out of reach, and for the device."""
+    trip_seconds: Floats
+    """Round trips."""
+
+    def best(self, candidate: int) -> Place:
+        """Return a candidate with its best layout."""
+        return Place(candidate, int(self.rows[candidate]))
 
 
 class Prospects:
     """The prospects of one run. One caller at a time."""
 
-    def __init__(self, costs: CandidateCosts, candidates: int) -> None:
+    def __init__(self, pairs: Pairs, candidates: int) -> None:
         """candidates: N, the device among them."""
-        self.costs = costs
+        self.pairs = pairs
         self._candidates = candidates
         self._least_error: float | None = None
         """Least ratio of the measured seconds of a step to the modelled ones, with any candidate."""
@@ -67,9 +87,9 @@ class Prospects:
         """The last such ratio with each candidate, and its time."""
         self._pause_ratio = 1.0
 
-    def adopt(self, costs: CandidateCosts) -> None:
+    def adopt(self, pairs: Pairs) -> None:
         """Choose among other layouts from now on. What was learnt of candidates stays."""
-        self.costs = costs
+        self.pairs = pairs
 
     def note_pause(self, expected_seconds: float, seconds: float) -> None:
         """Learn from a handover what the next ones take. expected_seconds: `moving_seconds` at the time."""
@@ -77,54 +97,52 @@ class Prospects:
             ratio = self._pause_ratio * seconds / expected_seconds
             self._pause_ratio = min(MOST_PAUSE, max(LEAST_PAUSE, ratio))
 
-    def weigh(self, today: Today, known: Sequence[Candidate | None]) -> Weighed:
+    def weigh(self, today: Today, known: Sequence[Candidate | None]) -> Seen:
         """Weigh all candidates.
 
         known: of each trainer what is known, None where it is out of reach or would not serve, N - 1 in all.
         """
-        costs, profile = self.costs, self.costs.question.profile
+        pairs, (here, row) = self.pairs, today.place
         reached = [place for place, one in enumerate(known, start=1) if one is not None]
-        by_row = np.full((self._candidates, len(costs)), np.inf)
+        by_row = np.full((self._candidates, len(pairs)), np.inf)
         filling = np.zeros_like(by_row)
         uplinks, downlinks, trips = (np.zeros(self._candidates) for _ in range(3))
-        whole = np.full(self._candidates, np.inf)
+        factors = np.full(self._candidates, np.inf)
         if reached:
             usable = [one for one in known if one is not None]
-            times = costs.times(conditions_for(usable, today.device_factor))
-            seconds = steady_seconds(times.longest, times.total, costs.pairs.loads.ahead)
-            by_row[reached] = np.where(costs.is_alone, np.inf, seconds)
+            times = pairs.loads.at(conditions_for(usable, today.device_factor))
+            seconds = steady_seconds(times.longest, times.total, pairs.loads.ahead)
+            by_row[reached] = np.where(pairs.is_alone, np.inf, seconds)
             filling[reached] = times.filling()
             uplinks[reached] = [one.rates.uplink for one in usable]
             downlinks[reached] = [one.rates.downlink for one in usable]
             trips[reached] = [one.rates.round_trip_seconds for one in usable]
-            whole[reached] = [costs.whole_seconds * one.factor for one in usable]
+            factors[reached] = [one.factor for one in usable]
         uplinks[DEVICE] = downlinks[DEVICE] = np.inf
-        if (alone := costs.alone(today.device_factor)) is not None:
+        if (alone := pairs.alone(today.device_factor)) is not None:
             by_row[DEVICE, alone[0]] = alone[1]
         rows: Ints = np.argmin(by_row, axis=1)
         everyone = np.arange(self._candidates)
         step_seconds = by_row[everyone, rows]
-        self._correct(step_seconds, today, float(by_row[today.candidate, today.row]))
-        found = moved(
-            profile,
-            Backbone(None, None),
-            _end(np.array(today.candidate), costs.pairs.cuts[today.row], uplinks, downlinks, trips),
-            _end(everyone, costs.pairs.cuts[rows], uplinks, downlinks, trips),
+        self._correct(step_seconds, today, float(by_row[today.place]))
+        links = DeviceLinks(uplinks, downlinks, trips)
+        ways = handover(pairs.profile, links, (here, int(pairs.cuts[row])), (everyone, pairs.cuts[rows]))
+        pauses = ways.seconds * self._pause_ratio
+        return Seen(
+            seconds=today.seconds,
+            steps=today.steps,
+            by_row=by_row,
+            rows=rows,
+            step_seconds=step_seconds,
+            handover_seconds=pauses + filling[everyone, rows],
+            moving_seconds=pauses,
+            factors=factors,
+            trip_seconds=trips,
         )
-        pauses = found.seconds * self._pause_ratio
-        seen = Seen(
-            today.seconds,
-            today.steps,
-            step_seconds,
-            pauses + filling[everyone, rows],
-            whole,
-            trips,
-        )
-        return Weighed(seen, rows, by_row, pauses)
 
     def _correct(self, step_seconds: Floats, today: Today, modelled: float) -> None:
         """Correct the modelled seconds in place by what was measured with today's candidate now, and with others before."""
-        here, is_known = today.candidate, np.isfinite(modelled)
+        here, is_known = today.place.candidate, np.isfinite(modelled)
         if is_known and today.seconds_per_step is not None:
             error = today.seconds_per_step / modelled
             self._errors[here] = error, today.seconds
@@ -138,13 +156,3 @@ class Prospects:
         if is_known:  # of today's candidate today's layout counts, not the best one
             measured = today.seconds_per_step
             step_seconds[here] = modelled * errors[here] if measured is None else measured
-
-    def layout(self, row: int, trainer: str) -> Layout:
-        """Return a layout with this trainer."""
-        pairs = self.costs.pairs
-        profile = pairs.profile.named((pairs.profile.names[0], trainer))
-        return stacked(profile, (int(pairs.cuts[row]),), int(pairs.staleness[row]), (int(pairs.bits[row]),))
-
-
-def _end(places: Ints, cuts: Ints, uplinks: Floats, downlinks: Floats, trips: Floats) -> End:
-    return End(places, cuts, uplinks[places], downlinks[places], trips[places])

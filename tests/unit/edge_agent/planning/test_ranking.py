@@ -17,7 +17,8 @@ from edge_agent.planning import (
     conditions_of,
     pair_profile,
 )
-from edge_agent.planning.choice import Candidate, CandidateCosts, rank
+from edge_agent.planning.candidates import Candidate, ranked_candidates
+from edge_agent.planning.families.pair import best_pairs
 from shared.errors import PlanError
 from tests.support.planning.cases import small_profile
 
@@ -79,10 +80,12 @@ def tried_one_by_one(lists, min_bits, max_staleness, candidates):
 def check_brute_force(seeds):
     for seed in seeds:
         lists, min_bits, max_staleness, candidates = random_case(seed)
-        ranked = rank(Question(profile_of(lists, min_bits, max_staleness), SearchSpace(WIDTHS)), candidates)
+        ranked = ranked_candidates(
+            Question(profile_of(lists, min_bits, max_staleness), SearchSpace(WIDTHS)), candidates
+        )
         expected = tried_one_by_one(lists, min_bits, max_staleness, candidates)
         seconds = [one.seconds_per_step for one in ranked]
-        assert {one.name: one.seconds_per_step for one in ranked} == pytest.approx(expected), seed
+        assert {one.layout.workers[-1]: one.seconds_per_step for one in ranked} == pytest.approx(expected), seed
         assert seconds == sorted(seconds)
 
 
@@ -100,11 +103,11 @@ def test_each_candidate_has_the_layout_that_the_search_finds_for_it():
         lists, min_bits, max_staleness, candidates = random_case(seed)
         profile = profile_of(lists, min_bits, max_staleness)
         space = SearchSpace(WIDTHS, allow_edge_only=False)
-        ranked = {one.name: one for one in rank(Question(profile, space), candidates)}
+        ranked = {one.layout.workers[-1]: one for one in ranked_candidates(Question(profile, space), candidates)}
         assert set(ranked) == {each.name for each in candidates}, "without the device alone where it is excluded"
         for each in candidates:
-            slowed = profile.with_worker(profile.workers[1].slowed(each.factor))
-            found = best(Question(slowed, space), conditions_of(slowed, {("edge", "trainer"): each.rates}))
+            slowed = profile.with_worker(profile.workers[1].slowed(each.factor)).named(("edge", each.name))
+            found = best(Question(slowed, space), conditions_of(slowed, {("edge", each.name): each.rates}))
             assert ranked[each.name].layout == found.layout
             assert ranked[each.name].seconds_per_step == pytest.approx(found.seconds_per_step)
 
@@ -121,14 +124,14 @@ def test_a_busy_trainer_is_slower_and_never_slower_than_an_equal_share():
 def test_of_equals_the_device_alone_comes_first_and_then_the_given_order():
     fast = Rates(1e12, 1e12)
     profile = small_profile(edge_seconds=(None, 1.0, 1.0, 1.0, 1.0), cloud_seconds=(None, 0.1, 0.1, 0.1, 0.0))
-    ranked = rank(Question(profile), [Candidate("b", fast), Candidate("a", fast)])
-    assert [one.name for one in ranked] == ["edge", "b", "a"]
+    ranked = ranked_candidates(Question(profile), [Candidate("b", fast), Candidate("a", fast)])
+    assert [one.layout.workers[-1] for one in ranked] == ["edge", "b", "a"]
     assert ranked[1].seconds_per_step == 1.0
 
 
 def test_a_profile_of_a_chain_is_refused():
     with pytest.raises(PlanError, match=r"candidates are trainers for one cut.*max_staleness"):
-        CandidateCosts(Question(replace(small_profile(), max_staleness=None)))
+        best_pairs(Question(replace(small_profile(), max_staleness=None)))
 
 
 def test_a_ranking_of_8_trainers_and_150_blocks_is_made_at_once():
