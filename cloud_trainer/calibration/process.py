@@ -34,6 +34,7 @@ from shared.training.losses import LossHead
 from shared.training.optimizers import update_memory
 from shared.training.policies import policy_by_name
 from shared.training.precision import computing
+from shared.training.schedule import check_schedule
 from shared.transport.rpc.status import status_of
 
 _NICENESS = 10
@@ -81,6 +82,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
     """Train and judge. Raises IsthmusError."""
     prepare_process(order.threads)
     LossHead(order.recipe.loss, order.allowed)  # refuses one that the operator has not allowed
+    check_schedule(order.recipe, order.allowed)
     data = _StandIn(order)
     steps = steps_of(order.epochs, data.steps_per_epoch)
     recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})

@@ -25,6 +25,7 @@ from shared.training.losses import LossHead
 from shared.training.optimizers import update_memory
 from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Recipe
+from shared.training.schedule import check_schedule
 from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
@@ -75,6 +76,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     """
     recipe = _recipe_of(request)
     head = LossHead(recipe.loss, allowed)
+    check_schedule(recipe, allowed)
     example = inputs_of(request.inputs, request.input_names, limits)
     if request.public_inputs and not set(request.public_inputs) < set(example.names):
         raise ProtocolError(

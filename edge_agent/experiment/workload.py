@@ -25,6 +25,7 @@ from shared.training.losses import check_label_count, check_labels, label_tensor
 from shared.training.optimizers import Grouping
 from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Changes, Recipe
+from shared.training.schedule import check_schedule
 
 
 class Workload:
@@ -82,6 +83,7 @@ class Workload:
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=schedule_steps or total_steps,
         )
+        check_schedule(self.recipe, None)
         firsts = {"data.train": first}
         if self.test is not None:
             firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size, collate=self.collate))

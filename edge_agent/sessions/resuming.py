@@ -159,10 +159,9 @@ def _resumed_experiment(build: Callable[[EdgeConfig, int | None], W], stored: St
         changes.append(f"trainer.address is {addresses} and was {record.trainer}")
     if changes:
         _log.info("the session goes on with other settings", changed="; ".join(changes))
-    follows_length = config.training.schedule.name == "cosine" and config.training.schedule.period is None
-    if follows_length and experiment.steps > record.schedule_steps:
+    if config.training.schedule.follows_length and experiment.steps > record.schedule_steps:
         _log.warning(
-            "the learning rate stays at its floor from this step on, because the schedule keeps the length it began with",
+            "the learning rate stays as it is from this step on, because the schedule keeps the length it began with",
             step=record.schedule_steps,
         )
     stored.change_settings(config, experiment.steps)

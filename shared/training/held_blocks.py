@@ -23,7 +23,7 @@ from shared.training.optimizers import Grouping, build_optimizer
 from shared.training.prediction import predict
 from shared.training.range_updates import RangeUpdates
 from shared.training.recipe import Recipe
-from shared.training.schedule import learning_rate
+from shared.training.schedule import set_rates
 from shared.training.slices import Slice, whole
 
 BlockGradients = dict[str, Tensor]
@@ -164,8 +164,7 @@ class HeldBlocks:
             return
         parameters = [self._learning[index].values() for index in self._updating]
         if self._clip(coefficient):
-            for place, group in enumerate(self._optimizer.param_groups):
-                group["lr"] = learning_rate(self.recipe, step, place)
+            set_rates(self._optimizer.param_groups, self.recipe, step)
             with self._update_failures:
                 self._optimizer.step()
             self.weights_version += 1

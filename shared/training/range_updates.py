@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shared.training.optimizers import Grouping, build_optimizer
 from shared.training.recipe import Recipe
-from shared.training.schedule import learning_rate
+from shared.training.schedule import set_rates
 from shared.training.slices import ParameterRange, Slice
 
 State = dict[str, Any]
@@ -46,8 +46,7 @@ class RangeUpdates:
             return
         elements = {name: nn.Parameter(each.of(learning[name].detach())) for name, each in there.items()}
         of_ranges = build_optimizer(elements, self._recipe.optimizer, self._grouping)
-        for place, group in enumerate(of_ranges.param_groups):
-            group["lr"] = learning_rate(self._recipe, step, place)
+        set_rates(of_ranges.param_groups, self._recipe, step)
         for name, each in there.items():
             elements[name].grad = gradients[name]
             of_ranges.state[elements[name]] = self._state_before(optimizer, learning[name], each, step)

@@ -16,18 +16,28 @@ from shared.registry import LossConfig, OptimizerConfig, Precision, Precisions, 
 from shared.registry.corrections import StalenessCorrection, check_correction
 
 _SCHEDULE_KEYS = {
-    "constant": set[str](),
-    "multistep": {"milestones", "gamma"},
-    "exponential": {"gamma"},
-    "cosine": {"period", "floor"},
+    "constant": {"warmup_steps"},
+    "multistep": {"warmup_steps", "milestones", "gamma"},
+    "exponential": {"warmup_steps", "gamma"},
+    "cosine": {"warmup_steps", "period", "floor"},
+    "linear": {"warmup_steps", "period", "floor"},
+    "onecycle": {
+        *("pct_start", "anneal_strategy", "three_phase", "div_factor", "final_div_factor"),
+        *("cycle_momentum", "base_momentum", "max_momentum"),
+    },
 }
+_FUNCTION = "package.module:function"
 
 
 class ScheduleConfig(Section):
     """The course of the learning rate; positions count from step 0, the warm-up included."""
 
-    name: Literal["constant", "multistep", "exponential", "cosine"] = "constant"
-    """Shape of the learning rate after the warm-up."""
+    name: Annotated[
+        str, Field(json_schema_extra={"allowed": f"one of {', '.join(_SCHEDULE_KEYS)}, or {_FUNCTION}"})
+    ] = "constant"
+    """Shape of the learning rate after the warm-up. "linear" falls from the end of the warm-up on. "onecycle" is torch's
+    OneCycleLR over the steps of the whole training, with learning_rate as its highest. A function of the user's own returns the
+    factor of (step, steps of the training), and no more than these may decide it; each trainer must allow it."""
     every: Literal["step", "epoch"] = "epoch"
     """Unit of milestones, period and decay; counted from the start of training, the warm-up included."""
     milestones: tuple[PositiveInt, ...] = ()
@@ -35,20 +45,52 @@ class ScheduleConfig(Section):
     gamma: PositiveFloat = 0.1
     """The factor of one milestone (multistep) or of one step or epoch (exponential)."""
     period: PositiveInt | None = Field(default=None, examples=[10])
-    """Length of the fall from 1 to the floor (cosine). Left out, the whole training."""
+    """Position at which the fall from 1 to the floor ends (cosine, linear). Left out, the end of the whole training."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Lowest factor (cosine), held once it is reached."""
+    """Lowest factor (cosine, linear), held once it is reached."""
     warmup_steps: NonNegativeInt = 0
     """Steps in which the learning rate rises linearly to its full value, always counted in steps."""
+    pct_start: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Part of the training in which the rate rises to its highest (onecycle)."""
+    anneal_strategy: Literal["cos", "linear"] = "cos"
+    """Form of rise and fall (onecycle)."""
+    three_phase: bool = False
+    """True if the rate falls to its first value in the same time as it has risen, and then further (onecycle)."""
+    div_factor: Annotated[float, Field(ge=1)] = 25.0
+    """Number of times that the first rate is smaller than the highest (onecycle)."""
+    final_div_factor: Annotated[float, Field(ge=1)] = 1e4
+    """Number of times that the last rate is smaller than the first (onecycle)."""
+    cycle_momentum: bool = True
+    """True if the momentum, or the first of betas, falls where the rate rises, with an optimizer that has one (onecycle)."""
+    base_momentum: Annotated[float, Field(gt=0, lt=1)] = 0.85
+    """Momentum at the highest rate (onecycle)."""
+    max_momentum: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    """Momentum at the first and last rate (onecycle)."""
 
     @model_validator(mode="after")
     def _keys_suit_the_schedule(self) -> Self:
-        refuse_unused(self, self.name, _SCHEDULE_KEYS)
+        if self.name not in _SCHEDULE_KEYS and ":" not in self.name:
+            raise ValueError(f"name is {self.name!r}; it must be one of {', '.join(_SCHEDULE_KEYS)}, or {_FUNCTION}")
+        refuse_unused(
+            self, self.name, {**_SCHEDULE_KEYS, **({self.name: {"warmup_steps"}} if ":" in self.name else {})}
+        )
         if self.name == "multistep" and not self.milestones:
             raise ValueError("a multistep schedule needs milestones")
         if any(later <= earlier for earlier, later in pairwise(self.milestones)):
             raise ValueError(f"milestones are {list(self.milestones)}; they must increase")
+        if self.three_phase and self.pct_start > 0.5:
+            raise ValueError(
+                f"pct_start is {self.pct_start}; with three_phase the rate falls in the same time as it rises, so it must be "
+                "0.5 or less"
+            )
         return self
+
+    @property
+    def follows_length(self) -> bool:
+        """Tell whether a longer training has other rates from its first step on."""
+        return (
+            ":" in self.name or self.name == "onecycle" or (self.name in ("cosine", "linear") and self.period is None)
+        )
 
 
 class Changes(Section):
@@ -117,6 +159,15 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _the_correction_suits_the_optimizer(self) -> Self:
         check_correction(self.staleness_correction, self.optimizer)
+        if (
+            self.staleness_correction == "prediction"
+            and self.schedule.name == "onecycle"
+            and self.schedule.cycle_momentum
+        ):
+            raise ValueError(
+                'deployment.staleness_correction is "prediction", which goes by a momentum that stays, and onecycle changes '
+                'it; set training.schedule.cycle_momentum = false, or the correction to "none"'
+            )
         return self
 
     @property

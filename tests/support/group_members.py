@@ -16,7 +16,7 @@ from shared.model.chain import Chain
 from shared.model.random_state import random_state
 from shared.placement import BlockSlice, Cargo, Placement, Route, Rows, Source, Tile
 from shared.training.recipe import Recipe
-from shared.training.schedule import learning_rate
+from shared.training.schedule import set_rates
 from shared.training.slices import ParameterRange
 from tests.support.placed import batch_of, chain_of
 from tests.support.plain import load_what_fits, plain_loss, plain_optimizer
@@ -194,8 +194,7 @@ def accumulated(
             each = [list(block.named_parameters().values()) for block in chain.blocks]
             for parameters in [everything] if told.optimizer.clip == "model" else each:
                 nn.utils.clip_grad_norm_(parameters, norm, foreach=False)
-        for place, of_group in enumerate(optimizer.param_groups):
-            of_group["lr"] = learning_rate(told, step, place)
+        set_rates(optimizer.param_groups, told, step)
         _put(module, exact)
         optimizer.step()
         optimizer.zero_grad()

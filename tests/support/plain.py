@@ -27,7 +27,7 @@ from shared.model.output import choose_output
 from shared.model.random_state import random_state
 from shared.registry import LossConfig, OptimizerConfig, codec_spec
 from shared.training.recipe import Recipe
-from shared.training.schedule import learning_rate
+from shared.training.schedule import learning_rate, set_rates
 
 Value = Tensor | tuple[Tensor, ...]
 
@@ -352,8 +352,7 @@ def plain_update(
     if recipe.optimizer.clip_norm is not None:
         for parameters in blocks:
             torch.nn.utils.clip_grad_norm_(list(parameters), recipe.optimizer.clip_norm)
-    for place, group in enumerate(optimizer.param_groups):
-        group["lr"] = learning_rate(recipe, step, place)
+    set_rates(optimizer.param_groups, recipe, step)
     if scaler is None:
         optimizer.step()
     else:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim import lr_scheduler
 
+from shared.errors import ModelError, NotAllowedError
 from shared.registry import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
-from shared.training.schedule import learning_rate
+from shared.training.schedule import check_schedule, learning_rate, set_rates
 from shared.version import PROTOCOL_VERSION
 
 STEPS_PER_EPOCH = 3
@@ -50,6 +51,7 @@ SCHEDULES = [
     ({"name": "exponential", "gamma": 0.8}, lambda o: lr_scheduler.ExponentialLR(o, 0.8)),
     ({"name": "cosine", "floor": 0.1}, lambda o: lr_scheduler.CosineAnnealingLR(o, EPOCHS, eta_min=0.1 * 0.3)),
     ({"name": "constant"}, lambda o: lr_scheduler.ConstantLR(o, factor=1.0)),
+    ({"name": "linear", "floor": 0.1}, lambda o: lr_scheduler.LinearLR(o, 1.0, 0.1, EPOCHS)),
 ]
 
 
@@ -91,6 +93,87 @@ def test_warm_up_rises_linearly_to_the_full_rate_and_then_the_schedule_says(warm
     assert learning_rate(with_warmup, warmup) == learning_rate(without, warmup)
 
 
+CYCLES = st.fixed_dictionaries(
+    {
+        "pct_start": st.floats(0.05, 0.5),
+        "anneal_strategy": st.sampled_from(["cos", "linear"]),
+        "three_phase": st.booleans(),
+        "div_factor": st.floats(1, 100),
+        "final_div_factor": st.floats(1, 1e5),
+        "base_momentum": st.floats(0.1, 0.8),
+        "max_momentum": st.floats(0.8, 0.99),
+    }
+)
+
+
+@given(CYCLES, st.integers(50, 200), st.sampled_from(["sgd", "adamw"]))
+def test_one_cycle_sets_the_rates_and_momenta_of_torchs_bit_for_bit(cycle, total_steps, name):
+    kind, own = (torch.optim.SGD, {"momentum": 0.9}) if name == "sgd" else (torch.optim.AdamW, {"betas": (0.9, 0.99)})
+    told = recipe({"name": "onecycle", **cycle}, lr=0.37, total_steps=total_steps)
+    theirs, ours = (kind([torch.nn.Parameter(torch.zeros(1))], lr=0.37, **own) for _ in range(2))
+    scheduler = lr_scheduler.OneCycleLR(theirs, 0.37, total_steps, **cycle)
+    for step in range(total_steps):
+        set_rates(ours.param_groups, told, step)
+        for key in ("lr", "momentum", "betas"):
+            assert ours.param_groups[0].get(key) == theirs.param_groups[0].get(key), (step, key)
+        if step + 1 < total_steps:
+            theirs.step()
+            scheduler.step()
+    assert learning_rate(told, total_steps + 7) == learning_rate(told, total_steps - 1)
+
+
+@pytest.mark.parametrize(("own", "cycle"), [({"momentum": 0.0}, {}), ({"momentum": 0.9}, {"cycle_momentum": False})])
+def test_a_momentum_that_is_not_cycled_stays(own, cycle):
+    """An optimizer without momentum keeps no state for it."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, **own)
+    for step in (0, 5, 29):
+        set_rates(optimizer.param_groups, recipe({"name": "onecycle", **cycle}), step)
+        assert optimizer.param_groups[0]["momentum"] == own["momentum"]
+
+
+@given(warmup=st.integers(0, 20), total=st.integers(21, 60))
+def test_linear_by_step_falls_as_the_schedule_of_transformers_does(warmup: int, total: int):
+    """Bit for bit after the warm-up, which here begins above 0 and reaches the full rate one step sooner."""
+    told = recipe({"name": "linear", "every": "step", "warmup_steps": warmup}, lr=0.3, total_steps=total)
+    for step in range(warmup, total):
+        assert learning_rate(told, step) == 0.3 * max(0.0, (total - step) / max(1, total - warmup))
+
+
+def test_linear_ends_at_its_floor_after_its_period():
+    told = recipe({"name": "linear", "every": "step", "period": 4, "floor": 0.2}, lr=1.0)
+    assert [learning_rate(told, step) for step in (0, 2, 4, 9)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+
+
+OWN = "tests.support.models.schedules"
+
+
+def test_a_function_of_the_users_says_the_factor():
+    told = recipe({"name": f"{OWN}:of_inverse_root", "warmup_steps": 4}, lr=0.3, total_steps=40)
+    check_schedule(told, ["tests.support"])
+    assert learning_rate(told, 1) == 0.15
+    assert [learning_rate(told, step) for step in range(4, 40)] == [0.3 * (step + 1) ** -0.5 for step in range(4, 40)]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("of_nothing", "gives the factor nan at step 30 of 40; it must be a finite number of 0 or more"),
+        ("of_a_negative", "gives the factor -1.0 at step 0 of 40"),
+        ("of_a_failure", "failed at step 0 of 40 with ZeroDivisionError"),
+        ("of_one_argument", "failed at step 0 of 40 with TypeError"),
+        ("of_none", "has no callable 'of_none'"),
+    ],
+)
+def test_a_function_of_the_users_without_a_finite_factor_is_refused(name, says):
+    with pytest.raises(ModelError, match=says):
+        check_schedule(recipe({"name": f"{OWN}:{name}"}, total_steps=40), None)
+
+
+def test_a_function_that_is_not_allowed_is_not_imported():
+    with pytest.raises(NotAllowedError, match=r"os:system' is not allowed"):
+        check_schedule(recipe({"name": "os:system"}), ["tests.support"])
+
+
 def test_cosine_counts_a_last_partial_epoch_and_stays_at_its_floor():
     told = recipe({"name": "cosine"}, lr=1.0, total_steps=STEPS_PER_EPOCH + 1)  # two epochs, the second of one step
     assert learning_rate(told, STEPS_PER_EPOCH) == pytest.approx(0.5)
@@ -125,7 +208,12 @@ def test_an_optimizer_that_makes_no_sense_is_refused(values, what: str):
         ({"name": "multistep", "milestones": (2, 2)}, r"milestones are \[2, 2\]; they must increase"),
         ({"name": "multistep", "milestones": (0, 2)}, "greater than 0"),
         ({"milestones": (2,)}, "constant has no milestones, which belongs to multistep"),
-        ({"name": "exponential", "floor": 0.5}, "exponential has no floor, which belongs to cosine"),
+        ({"name": "exponential", "floor": 0.5}, "exponential has no floor, which belongs to cosine, linear"),
+        ({"name": "onecycle", "warmup_steps": 5}, "onecycle has no warmup_steps, which belongs to constant"),
+        ({"name": "cosine", "pct_start": 0.2}, "cosine has no pct_start, which belongs to onecycle"),
+        ({"name": "mine:factor", "gamma": 0.2}, "mine:factor has no gamma"),
+        ({"name": "triangle"}, "name is 'triangle'; it must be one of constant, multistep"),
+        ({"name": "onecycle", "three_phase": True, "pct_start": 0.6}, "must be 0.5 or less"),
         ({"name": "cosine", "gamma": 0.5}, "cosine has no gamma, which belongs to multistep, exponential"),
         ({"name": "multistep", "milestones": (2,), "period": 3}, "multistep has no period"),
     ],
@@ -150,6 +238,20 @@ def test_a_prediction_under_an_optimizer_without_momentum_is_refused(values):
             steps_per_epoch=5,
             total_steps=50,
         )
+
+
+def test_a_prediction_by_a_momentum_that_changes_is_refused():
+    given = {
+        "optimizer": OptimizerConfig(momentum=0.9),
+        "loss": "mse",
+        "seed": 0,
+        "steps_per_epoch": 5,
+        "total_steps": 50,
+    }
+    with pytest.raises(ValidationError, match="goes by a momentum that stays, and onecycle changes it"):
+        Recipe(schedule=ScheduleConfig(name="onecycle"), staleness_correction="prediction", **given)
+    still = ScheduleConfig(name="onecycle", cycle_momentum=False)
+    assert Recipe(schedule=still, staleness_correction="prediction", **given).schedule == still
 
 
 def test_a_key_at_its_default_is_not_refused():
@@ -206,12 +308,20 @@ RECIPES = {
         "recalled_label_bytes": "integer",
         "recalled_samples": "integer",
         "samples_ahead": "integer",
+        "schedule.anneal_strategy": "string",
+        "schedule.base_momentum": "number",
+        "schedule.cycle_momentum": "boolean",
+        "schedule.div_factor": "number",
         "schedule.every": "string",
+        "schedule.final_div_factor": "number",
         "schedule.floor": "number",
         "schedule.gamma": "number",
+        "schedule.max_momentum": "number",
         "schedule.milestones": "array",
         "schedule.name": "string",
+        "schedule.pct_start": "number",
         "schedule.period": "integer or null",
+        "schedule.three_phase": "boolean",
         "schedule.warmup_steps": "integer",
         "seed": "integer",
         "staleness_correction": "string",
