@@ -1,7 +1,8 @@
 """The choice of a trainer while training goes on: what probes and training show, weighed once a second by a policy.
 
-The policies, `Best` of the engine and `EdgeMove` of paper 003, are pure, and those of `benchmarks.rivals.moving`. Clock, probes,
-logs and metrics are here. Operators take precedence: the choice rests while a trainer is pinned, or the planner is `fixed`.
+The policies, `Best` of the engine and `EdgeMove` of paper 003, are pure, and those of `benchmarks.rivals.moving`. Clock,
+probes, logs and metrics are here. Operators take precedence: the choice rests while a trainer is pinned, or the planner is
+`fixed`.
 """
 
 import asyncio
