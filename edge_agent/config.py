@@ -238,6 +238,9 @@ class EdgeCheckpointsConfig(CheckpointsConfig):
     where a trainer is alone or its neighbour may not know what a block's weights tell. A replica costs the bytes of its
     part, on the disk and on the way there, while training goes on. "store" says that the trainers keep their checkpoints
     on one store, where each reads the parts of the others."""
+    keep_finished: bool = False
+    """True if a run's last checkpoint stays at every worker after its end, so that `--resume` with more `training.epochs` goes
+    on. This device keeps that of the run that ended last, and trainers keep theirs for `checkpoints.forget_after_days`."""
     stop_seconds: PositiveFloat = 20.0
     """Maximum time in which a run that is told to stop settles its batches and writes its last checkpoint."""
 
@@ -377,6 +380,10 @@ class EdgeConfig(Config):
             raise ValueError(
                 f'checkpoints.replicas is {self.checkpoints.replicas} and checkpoints.location is "none", so there is nothing '
                 "to keep"
+            )
+        if self.checkpoints.keep_finished and self.checkpoints.location == "none":
+            raise ValueError(
+                'checkpoints.keep_finished is true and checkpoints.location is "none", so there is nothing to keep'
             )
         for trainer in self.all_trainers:
             if (after := trainer.replace_after_seconds) is None:

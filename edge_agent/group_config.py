@@ -71,6 +71,8 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
         yield "training.accumulate_batches is more than 1; a group updates after each batch of its members, so leave it out"
     if config.checkpoints.replicas:
         yield "checkpoints.replicas is set; the trainer alone has the checkpoints of a group, so leave it out"
+    if config.checkpoints.keep_finished:
+        yield "checkpoints.keep_finished is true; a group that has ended does not go on, so leave it out"
     if config.output.record:
         yield "output.record is true; the steps of one member do not tell the weights of a group, so leave it out"
     if config.data.shard is not None and config.group.size is None:

@@ -59,9 +59,9 @@ def check_not_longer(config: EdgeConfig, steps: int) -> None:
     )
     if done is not None and done < steps and model.exists() and not begins_with_it:
         raise ConfigError(
-            f"output.directory: {directory} has the result of this training after {done} steps, and a run that has ended "
-            f"cannot go on to {steps}; set training.start_from={model} for a run that begins with its weights, or choose "
-            "another output.directory to begin from the seed"
+            f"output.directory: {directory} has the result of this training after {done} steps, and a run that ended without "
+            f"checkpoints.keep_finished cannot go on to {steps}; set training.start_from={model} for a run that begins with "
+            "its weights, or choose another output.directory to begin from the seed"
         )
 
 

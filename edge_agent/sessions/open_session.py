@@ -115,9 +115,9 @@ class OpenSession:
         answers = await gathered(*(trainer.remind() for trainer in self.members.holders(self.placement)))
         return min((answer.max_staleness for answer in answers), default=2**31)
 
-    async def close(self) -> None:
-        """End the session at every trainer for good. Tries once."""
-        await self._end(resumable=False)
+    async def close(self, *, resumable: bool = False) -> None:
+        """End the session at every trainer: for good, or so that a longer run can go on from the checkpoint. Tries once."""
+        await self._end(resumable=resumable)
 
     async def abandon(self) -> None:
         """End the session after a failure. If all workers have a checkpoint, the trainers keep theirs; a group goes on.

@@ -39,6 +39,8 @@ class SessionRecord(Section):
     """Trainers without which the session continues, because they were away for too long."""
     shared: tuple[int, int] | None = None
     """Newest checkpoint that both sides are known to have: lineage and step."""
+    is_finished: bool = False
+    """True if its run has ended, and its last checkpoint is kept for a longer one."""
 
     @property
     def configuration(self) -> EdgeConfig:

@@ -91,7 +91,7 @@ class StoredSession:
 
     def change_settings(self, config: EdgeConfig, total_steps: int) -> None:
         """Record the configuration under which the session continues. Raises StorageError."""
-        self._change(config=recorded(config), total_steps=total_steps)
+        self._change(config=recorded(config), total_steps=total_steps, is_finished=False)
 
     @property
     def shared(self) -> CheckpointName | None:
@@ -167,6 +167,22 @@ class StoredSession:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def finish(self) -> None:
+        """Keep what a longer run goes on from, of all finished sessions for this one alone, and release it. Raises
+        StorageError.
+
+        Its result is written, so the trained model is not needed any more.
+        """
+        assert self._files is not None, "a checkpoint of it is shared"
+        if self._results is not None:
+            self._results.files.clear()
+        self._change(is_finished=True)
+        self.release()
+        folder = LocalFiles(self._files.path.parent)
+        for record, _checkpoint, is_open in list(stored_sessions(folder)):
+            if record.is_finished and not is_open and record.session_id != self.record.session_id:
+                forget_session(folder, record.session_id)
 
     def remove(self) -> None:
         """Remove all data of the session, because it is finished. Raises StorageError."""

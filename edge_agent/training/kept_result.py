@@ -48,18 +48,19 @@ async def deliver(
     """Hand the result to `write_result`, in a thread, and end the session on all sides. Raises the errors of `write_result`."""
     _log.info("training was done already; its results are written now", session=stored.record.session_id)
     await asyncio.to_thread(write_result, result)
-    await asyncio.to_thread(stored.remove)
+    goes_on = experiment.config.checkpoints.keep_finished and stored.shared is not None
+    await asyncio.to_thread(stored.finish if goes_on else stored.remove)
     with suppress(
         IsthmusError, TimeoutError
     ):  # a trainer that does not hear of it forgets the session by itself, later
         async with asyncio.timeout(FAREWELL_SECONDS):
-            await _close_at_trainers(experiment.config, stored)
+            await _close_at_trainers(experiment.config, stored, resumable=goes_on)
 
 
-async def _close_at_trainers(config: EdgeConfig, stored: StoredSession) -> None:
+async def _close_at_trainers(config: EdgeConfig, stored: StoredSession, *, resumable: bool) -> None:
     async with AsyncExitStack() as stack:
         for trainer in config.all_trainers:
             if (session_id := stored.record.trainer_sessions.get(trainer.name)) is not None:
                 client = TrainerClient(trainer, config.link, access=trainer_access(trainer, config.tls))
                 stack.push_async_exit(client)
-                await client.close_session(session_id, pb.Fence(session_term=stored.session_term), resumable=False)
+                await client.close_session(session_id, pb.Fence(session_term=stored.session_term), resumable=resumable)

@@ -263,7 +263,8 @@ class TrainingLoop:
         may_lose_blocks = action in (Action.FETCH, Action.CHANGE) and self._leaving.is_under_way
         if action is Action.CHECKPOINT:
             self._leaving.must_stop = False
-        if action is Action.CHECKPOINT or may_lose_blocks:
+        is_kept = action is Action.FETCH and self._experiment.config.checkpoints.keep_finished
+        if action is Action.CHECKPOINT or may_lose_blocks or is_kept:
             await self._take_last_checkpoint()
         return action
 

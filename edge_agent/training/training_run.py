@@ -103,8 +103,9 @@ class TrainingRun:
         finally:
             self._shutdown.cancel_no_more()
         await self.training.close()
-        await session.threads.disk.run(session.stored.remove)
-        await self._say_farewell()
+        goes_on = session.experiment.config.checkpoints.keep_finished and session.stored.shared is not None
+        await session.threads.disk.run(session.stored.finish if goes_on else session.stored.remove)
+        await self._say_farewell(resumable=goes_on)
         return result
 
     def _stopped_error(self) -> StoppedError:
@@ -202,10 +203,10 @@ class TrainingRun:
             else:
                 await self.session.threads.disk.run(self.session.stored.remove)
 
-    async def _say_farewell(self) -> None:
-        """Close the session after its results are stored: a failure now cannot harm them."""
+    async def _say_farewell(self, *, resumable: bool) -> None:
+        """Close the session after its results are stored: a failure now cannot harm them. resumable: for a longer run."""
         try:
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self.session.close()
+                await self.session.close(resumable=resumable)
         except (IsthmusError, TimeoutError) as failure:
             _log.warning("the trainers were not told that the run is done", reason=str(failure) or "one did not answer")
