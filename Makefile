@@ -31,7 +31,7 @@ setup: .venv/dev
 	touch $@
 
 demo: .venv/runtime
-	@$(BIN)/python deploy/demo/demo.py
+	@$(BIN)/edge-agent demo
 
 demo-chain: .venv/runtime
 	@$(BIN)/python deploy/demo/demo_chain.py

@@ -1,24 +1,38 @@
-"""The two console scripts: they see to it that our packages are the ones that Python finds, and then begin.
+"""The two console scripts. Whoever imports this module finds our packages before others of the same names.
 
 Imports nothing but the standard library, so that what can go wrong while everything else is imported ends in one sentence.
 """
 
 import gc
 import importlib
-import importlib.util
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import NoReturn
 
-_PACKAGES = {"shared": "wire", "edge_agent": "main.py", "cloud_trainer": "main.py"}
-"""Our packages, and a file or folder that each has."""
-_CONFIG, _INTERRUPTED = 3, 130
-"""Two codes of `shared.errors.ExitCode`, which cannot be imported before it is known to be ours."""
+FOLDER = Path(__file__).resolve().parent
+"""Folder of our packages: a clone, or that of what is installed."""
+PACKAGES = ("edge_agent", "cloud_trainer", "shared")
+_INTERRUPTED = 130
+"""The code of `shared.errors.ExitCode`, which is not imported yet."""
+
+
+class _OurPackages:
+    """A finder of modules: the packages of Isthmus are those beside this file, whatever else the path has."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Find one of our packages; None for all else."""
+        return PathFinder.find_spec(name, [str(FOLDER)]) if path is None and name in PACKAGES else None
+
+
+if _OurPackages not in sys.meta_path:
+    sys.meta_path.insert(0, _OurPackages)
 
 
 def edge_agent() -> None:
@@ -33,12 +47,6 @@ def cloud_trainer() -> None:
 
 def _run(name: str, module: str) -> None:
     with importing(name):
-        for package, part in _PACKAGES.items():
-            if (folder := _stranger(package, part)) is not None:
-                sentence = (
-                    f"{folder} hides the package {package} of Isthmus; rename it, or take its folder out of PYTHONPATH"
-                )
-                _end(name, sentence, _CONFIG)
         main = importlib.import_module(module).main
     main()
 
@@ -65,17 +73,6 @@ def importing(name: str) -> Iterator[None]:
         gc.freeze()
         gc.enable()
         signal.signal(signal.SIGINT, before)
-
-
-def _stranger(package: str, part: str) -> Path | None:
-    """What Python would import in the place of one of our packages; None where it is ours."""
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        return None
-    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-    if any((folder / part).exists() for folder in folders):
-        return None
-    return folders[0] if folders else Path(spec.origin or package)
 
 
 def _end(name: str, sentence: str, code: int) -> NoReturn:

@@ -28,7 +28,6 @@ from benchmarks.support.machine import machine
 from benchmarks.support.often_probed import OFTENER
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import write_json
-from deploy.demo.demo import HERE
 from deploy.demo.demo_move import (
     BITS_PER_SECOND,
     CHOICE,
@@ -40,6 +39,7 @@ from deploy.demo.demo_move import (
     simulated,
     stays,
 )
+from edge_agent.demo.processes import FILES
 from shared.errors import IsthmusError
 from shared.placement import AGENT
 
@@ -178,7 +178,7 @@ def main() -> None:
         "--slower", type=float, default=SLOWER, help="times of blocks over the demo's (default: %(default)g)"
     )
     arguments = parser.parse_args()
-    sites, path = load_sites(HERE / "sites.csv"), load_path(HERE / "path.csv")
+    sites, path = load_sites(FILES / "sites.csv"), load_path(FILES / "path.csv")
     path = replace(path, seconds=path.seconds / FASTER)
     names = [site.name for site in sites]
     trips = {(AGENT, name): seconds for name, seconds in round_trips(sites, path, 0.0).items()}

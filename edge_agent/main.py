@@ -19,6 +19,7 @@ from edge_agent.commands.simulate import simulate
 from edge_agent.commands.timeline import timeline
 from edge_agent.config import EdgeConfig
 from edge_agent.control import commands as control_commands
+from edge_agent.demo.command import demo
 from edge_agent.doctor.command import doctor
 from edge_agent.replaying.command import replay
 from isthmus_entry_points import importing
@@ -161,6 +162,7 @@ def model(
 
 
 control_commands.register(app)
+app.command()(demo)
 app.command()(forget)
 app.command()(history)
 app.command()(placement)

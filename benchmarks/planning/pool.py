@@ -4,7 +4,7 @@
 
 In the simulator, over the recorded links of `benchmarks.planning.adaptation`. Two workers: VGG19 on the authors' devices, with
 an engine that weighs all layouts, and with one that weighs those which its searches find. The goal is to lose 1 % at most. A
-chain: that of deploy/demo/chain.json, whose first link is the recorded one. "best kept" is the best of the start and of the
+chain: that of edge_agent/demo/chain.json, whose first link is the recorded one. "best kept" is the best of the start and of the
 five layouts whose speeds over the trace are best by the cost model. The goal is never to be more than 5 % behind it.
 """
 
@@ -35,7 +35,7 @@ from edge_agent.planning import (
 )
 from edge_agent.planning.families.registry import listed
 
-CHAIN = Path("deploy/demo/chain.json")
+CHAIN = Path("edge_agent/demo/chain.json")
 STALENESS, KEPT = 4, 5
 
 

@@ -1,4 +1,4 @@
-"""The process that trains one copy: `python -m cloud_trainer.calibration.process`, an order on standard input.
+"""The process that trains one copy, of which it has the order on standard input.
 
 It reports on standard output, a JSON object a line. Output of a model or data set goes to standard error instead.
 """
@@ -190,7 +190,3 @@ def main() -> None:
             train(order, report)
     except IsthmusError as error:
         _say(report, refused={"code": status_of(error).name, "sentence": one_line(str(error))})
-
-
-if __name__ == "__main__":
-    main()

@@ -23,6 +23,8 @@ from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
+BEGINS = "import isthmus_entry_points; from cloud_trainer.calibration.process import main; main()"
+"""Begin of a process that trains a copy. The first import finds our packages before others of their names."""
 _RETRY_SECONDS = 60.0
 
 
@@ -77,7 +79,7 @@ async def _pass_on(process: asyncio.subprocess.Process, context: Context) -> Non
 async def _process(order: CopyOrder) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a process that trains the ordered copy. It is ended on the way out."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "cloud_trainer.calibration.process"),
+        *(sys.executable, "-P", "-c", BEGINS),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},  # it finds modules where this process does

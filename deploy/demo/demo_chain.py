@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-import demo
 from pace import Pace
 from rich.console import Console
 from run_picture import Moment, Run, draw_run
 
 from edge_agent import EdgeConfig, run_training
 from edge_agent.commands.terminal import summary_table
+from edge_agent.demo import processes
 from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
@@ -31,7 +31,7 @@ from shared.events import Events
 from shared.placement import AGENT, Placement, chain_workers
 from shared.telemetry.logs import configure_logs
 
-CONFIG = demo.HERE / "chain.toml"
+CONFIG = processes.FILES / "chain.toml"
 NAMES = ("near", "far")
 """The trainers, the nearer one first; the nearer one dials the other."""
 TRAINER_FLAGS = ('peers.allowed=["127.0.0.1:*"]', "control.listen=none")
@@ -47,12 +47,12 @@ SEEN_SECONDS = 0.05
 
 def main() -> int:
     """Profile, plan and train; returns the exit code."""
-    demo.end_on_sigterm()
+    processes.end_on_sigterm()
     try:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             scratch = Path(folder)
             trainers = {
-                name: stack.enter_context(demo.running_trainer(scratch / name, *TRAINER_FLAGS)) for name in NAMES
+                name: stack.enter_context(processes.running_trainer(scratch / name, *TRAINER_FLAGS)) for name in NAMES
             }
             for name, (trainer, address) in trainers.items():
                 print(f"{name}: process {trainer.pid} at {address}", flush=True)
@@ -77,7 +77,7 @@ def main() -> int:
 def _agent(*arguments: str, show: bool = True) -> str:
     """Run a command of the agent and return its output, which also goes to the terminal. Raises CalledProcessError."""
     done = subprocess.run(
-        [demo.SCRIPTS / "edge-agent", *arguments], check=True, stdout=subprocess.PIPE, text=True
+        [processes.script("edge-agent"), *arguments], check=True, stdout=subprocess.PIPE, text=True
     ).stdout
     if show:
         print(f"$ edge-agent {arguments[0]}\n{done}", end="", flush=True)

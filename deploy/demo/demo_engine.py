@@ -26,14 +26,14 @@ from pathlib import Path
 
 from benchmarks.net.relay import Relay
 from benchmarks.networks import PACE
-from deploy.demo import demo
 from deploy.demo.race import Moment, Phase, Race, Racer, note_of
 from deploy.demo.race_picture import draw_race
 from deploy.demo.slow_network import DEVICE_SECONDS
+from edge_agent.demo import processes
 from shared.errors import PlanError
 
-ROOT = demo.HERE.parents[1]
-CONFIG = demo.HERE / "engine.toml"
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = processes.FILES / "engine.toml"
 PHASES = (
     Phase(0.0, 30e6, 1.0, "30 Mbit/s"),
     Phase(8.0, 0.9e6, 1.0, "0.9 Mbit/s"),
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.runs < 1:
         parser.error("--runs is 1 or more")
-    demo.end_on_sigterm()
+    processes.end_on_sigterm()
     ratios = []
     for number in range(1, options.runs + 1):
         try:
@@ -124,7 +124,9 @@ class _Demo:
         self._set_pace(DEVICE, 1.0)
         async with AsyncExitStack() as stack:
             _, address = stack.enter_context(
-                demo.running_trainer(self._scratch / "address", *TRAINER_FLAGS, environment=self._environment(TRAINER))
+                processes.running_trainer(
+                    self._scratch / "address", *TRAINER_FLAGS, environment=self._environment(TRAINER)
+                )
             )
             profile = self._scratch / "profile.json"
             await self._profile(await self._linked(stack, address), profile)
@@ -137,11 +139,11 @@ class _Demo:
             ways[ALONE] = ("trainers=[]",)
             if self._busy:
                 stack.enter_context(busy_core())
-            processes = {
+            running = {
                 name: await stack.enter_async_context(self._racer(flags, PIPE if name == ENGINE else None))
                 for name, flags in ways.items()
             }
-            return await self._race(processes)
+            return await self._race(running)
 
     def _environment(self, device: str) -> dict[str, str]:
         """The variables of a process that has the pace of a device."""
@@ -165,7 +167,7 @@ class _Demo:
         print("$ edge-agent profile", flush=True)
         flags = (f"--config={CONFIG}", f"--trainer={address}", f"--out={profile}", "--repeats=2")
         process = await asyncio.create_subprocess_exec(
-            demo.SCRIPTS / "edge-agent", "profile", *flags, env=self._environment(DEVICE)
+            processes.script("edge-agent"), "profile", *flags, env=self._environment(DEVICE)
         )
         try:
             if await process.wait():
@@ -187,23 +189,23 @@ class _Demo:
         finally:
             await _end(process)
 
-    async def _race(self, processes: Mapping[str, Process]) -> Race:
+    async def _race(self, running: Mapping[str, Process]) -> Race:
         """Begin all runs at once, the engine's being the first, and hear of their steps while the world changes."""
-        for process in processes.values():
+        for process in running.values():
             assert process.stdout is not None
             if not await process.stdout.readline():
                 raise subprocess.CalledProcessError(await process.wait() or 1, "edge-agent run")
-        print(f"$ edge-agent run, {len(processes)} times", flush=True)
+        print(f"$ edge-agent run, {len(running)} times", flush=True)
         began = asyncio.get_running_loop().time()
-        racers = [Racer(name) for name in processes]
-        for process in processes.values():
+        racers = [Racer(name) for name in running]
+        for process in running.values():
             assert process.stdin is not None
             process.stdin.write(b"begin\n")
         world = asyncio.create_task(self._change(began))
-        reading = asyncio.create_task(_read_log(racers[0], processes[ENGINE], began))
+        reading = asyncio.create_task(_read_log(racers[0], running[ENGINE], began))
         hearing = [
             asyncio.create_task(_hear(racer, process, began))
-            for racer, process in zip(racers, processes.values(), strict=True)
+            for racer, process in zip(racers, running.values(), strict=True)
         ]
         over, _ = await asyncio.wait([world, *hearing], return_when=asyncio.FIRST_COMPLETED)
         for task in (world, reading, *hearing):

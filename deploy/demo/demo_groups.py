@@ -14,11 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import demo
 from rich.console import Console
 
 from cloud_trainer.control.commands import group_table
 from cloud_trainer.control.service import SERVICE
+from edge_agent.demo import processes
 from shared.control.calling import calling
 from shared.transport.rpc.contract import Stub
 from shared.wire.isthmus.v1 import control_pb2 as pb
@@ -36,7 +36,7 @@ FLAGS = ("training.epochs=6", "data.batch_size=16", "control.listen=none", 'data
 
 def main() -> int:
     """Train, with a member lost in the middle; returns the exit code."""
-    demo.end_on_sigterm()
+    processes.end_on_sigterm()
     try:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             control = f"unix:{folder}/control.sock"
@@ -46,7 +46,7 @@ def main() -> int:
                 f"control.listen={control}",
                 f"checkpoints.location={folder}/trainer",
             )
-            trainer, address = stack.enter_context(demo.running_trainer(Path(folder) / "address", *flags))
+            trainer, address = stack.enter_context(processes.running_trainer(Path(folder) / "address", *flags))
             print(f"trainer: process {trainer.pid} at {address}", flush=True)
             members = {rank: stack.enter_context(_member(rank, address)) for rank in range(SIZE)}
             with calling(control, "trainer", SERVICE) as stub:
@@ -61,9 +61,9 @@ def main() -> int:
 def _member(rank: int, address: str) -> "Iterator[subprocess.Popen[bytes]]":
     """A member, stopped on the way out."""
     group = f'group={{name="demo", rank={rank}, size={SIZE}}}'
-    given = (f"--config={demo.HERE / 'edge.toml'}", f"--trainer={address}", f"--output={_folder(rank)}")
+    given = (f"--config={processes.FILES / 'edge.toml'}", f"--trainer={address}", f"--output={_folder(rank)}")
     settings = (*FLAGS, group, 'privacy.gradients_to=["trainer"]')
-    command = [demo.SCRIPTS / "edge-agent", "run", *given, *(f"--set={flag}" for flag in settings), *sys.argv[1:]]
+    command = [processes.script("edge-agent"), "run", *given, *(f"--set={flag}" for flag in settings), *sys.argv[1:]]
     member = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     print(f"member {rank}: process {member.pid}", flush=True)
     try:

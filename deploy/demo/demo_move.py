@@ -25,13 +25,13 @@ from benchmarks.rivals.moving import Backbone, Site, World, load_path, load_site
 from benchmarks.rivals.moving.paths import Path as WorldPath
 from benchmarks.rivals.moving.paths import metres_between
 from benchmarks.support.live import LiveRun, Moment
-from deploy.demo import demo
+from edge_agent.demo import processes
 from edge_agent.planning import Question, SearchSpace, load_profile
 from edge_agent.planning.families.pair import best_pairs
 from shared.errors import IsthmusError
 from shared.placement import AGENT
 
-ROOT = demo.HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FASTER = 8.5
 """So many times as fast as in the file, the path takes 70 s."""
 BITS_PER_SECOND = 1e8
@@ -61,7 +61,7 @@ TRAINER_FLAGS = (
 
 def main() -> int:
     """Profile, move and compare; returns the exit code."""
-    demo.end_on_sigterm()
+    processes.end_on_sigterm()
     try:
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(_Demo(Path(folder)).run())
@@ -96,8 +96,8 @@ class _Demo:
     def __init__(self, scratch: Path) -> None:
         """scratch: a folder for files that end with the demo."""
         self._scratch = scratch
-        self._sites = load_sites(demo.HERE / "sites.csv")
-        path = load_path(demo.HERE / "path.csv")
+        self._sites = load_sites(processes.FILES / "sites.csv")
+        path = load_path(processes.FILES / "path.csv")
         self._path = replace(path, seconds=path.seconds / FASTER)
         self._relays: dict[str, Relay] = {}
 
@@ -109,7 +109,7 @@ class _Demo:
                 self._set_pace(site.name, TRAINER_PACE * site.cloud_factor)
                 file, environment = self._scratch / f"{site.name}.address", self._environment(site.name)
                 process, address = stack.enter_context(
-                    demo.running_trainer(file, *TRAINER_FLAGS, environment=environment)
+                    processes.running_trainer(file, *TRAINER_FLAGS, environment=environment)
                 )
                 host, _, port = address.rpartition(":")
                 rate = BITS_PER_SECOND
@@ -142,7 +142,7 @@ class _Demo:
         first = self._relays[self._sites[0].name]
         flags = [f"--set={flag}" for flag in COMMON]
         process = await asyncio.create_subprocess_exec(
-            *(str(demo.SCRIPTS / "edge-agent"), "profile", *flags),
+            *(str(processes.script("edge-agent")), "profile", *flags),
             *(f"--trainer={first.address}", f"--out={profile}", "--repeats=2"),
             env=self._environment(AGENT),
         )

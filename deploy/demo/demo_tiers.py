@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-import demo
 from rich.console import Console
 
 from edge_agent import EdgeConfig, run_training
 from edge_agent.commands.terminal import summary_table
+from edge_agent.demo import processes
 from edge_agent.training.events import Progressed, RolledBack
 from shared.config import load_config
 from shared.events import Events
@@ -32,18 +32,18 @@ TRAINER_FLAGS = ('peers.allowed=["127.0.0.1:*"]', "control.listen=none", "log.le
 
 def main() -> int:
     """Plan and train; returns the exit code."""
-    demo.end_on_sigterm()
+    processes.end_on_sigterm()
     try:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             scratch = Path(folder)
             trainers = {name: stack.enter_context(_Trainer(scratch / name)) for name in NAMES}
             placed = scratch / "placement.json"
-            plan = ("plan", f"--profile={demo.HERE / 'tiers.json'}", "--bits=32", f"--placement-out={placed}")
+            plan = ("plan", f"--profile={processes.FILES / 'tiers.json'}", "--bits=32", f"--placement-out={placed}")
             print(f"$ edge-agent {plan[0]}", flush=True)
-            subprocess.run([demo.SCRIPTS / "edge-agent", *plan], check=True)
+            subprocess.run([processes.script("edge-agent"), *plan], check=True)
             listed = ", ".join(f'{{name = "{name}", address = "{one.address}"}}' for name, one in trainers.items())
             flags = [f"trainers=[{listed}]", f"placement.file={placed}", *sys.argv[1:]]
-            config = load_config(EdgeConfig, demo.HERE / "tiers.toml", flags, environ={})
+            config = load_config(EdgeConfig, processes.FILES / "tiers.toml", flags, environ={})
             _train(config, trainers[KILLED])
             return 0
     except KeyboardInterrupt:
@@ -63,11 +63,11 @@ class _Trainer:
         self.address = ""
 
     def _started(self, *more: str) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(demo.trainer_command(self._address_file, *TRAINER_FLAGS, *more))
+        return subprocess.Popen(processes.trainer_command(self._address_file, *TRAINER_FLAGS, *more))
 
     def __enter__(self) -> Self:
         try:
-            self.address = demo.wait_for_address(self._process, self._address_file)
+            self.address = processes.wait_for_address(self._process, self._address_file)
         except BaseException:
             self.__exit__()
             raise

@@ -3,15 +3,17 @@
 `python -m deploy.site.pictures` draws all that need no Prometheus, and with `dashboard` behind it the one that does.
 """
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deploy.demo import demo, demo_engine
+from deploy.demo import demo_engine
 from deploy.demo.race_picture import draw_race
 from deploy.site import dashboard, schedules, session, step, terminal, watched
+from edge_agent.demo import processes
 
-ASSETS = demo.HERE.parents[1] / "docs" / "assets"
+ASSETS = Path(__file__).resolve().parents[2] / "docs" / "assets"
 STEP, SESSION, PLACEMENT = ASSETS / "step.svg", ASSETS / "session.svg", ASSETS / "placement.svg"
 TOP, TIMELINE = ASSETS / "top.svg", ASSETS / "timeline.png"
 SIMULATION, DASHBOARD = ASSETS / "simulate.png", ASSETS / "dashboard.png"
@@ -39,7 +41,7 @@ def draw_session() -> None:
 def draw_placement() -> None:
     """Draw what `edge-agent placement` prints of the first placement of its page."""
     arguments = ("placement", "--set", "deployment.cut=2")
-    printed = terminal.printed_by([demo.SCRIPTS / "edge-agent", *arguments], WIDTH)
+    printed = terminal.printed_by([processes.script("edge-agent"), *arguments], WIDTH)
     terminal.draw(f"edge-agent {' '.join(arguments)}", printed.rstrip(), PLACEMENT, WIDTH)
 
 
@@ -50,9 +52,13 @@ def draw_watched() -> None:
 
 def draw_simulation() -> None:
     """Draw the example of the decision engine's page."""
-    files = (f"--profile={demo.HERE / 'profile.json'}", f"--trace={demo.HERE / 'drop.csv'}", f"--png={SIMULATION}")
+    files = (
+        f"--profile={processes.FILES / 'profile.json'}",
+        f"--trace={processes.FILES / 'drop.csv'}",
+        f"--png={SIMULATION}",
+    )
     link = ("--downlink=50mbit", "--round-trip=40ms", "--planner=greedy")
-    terminal.printed_by([demo.SCRIPTS / "edge-agent", "simulate", *files, *link], WIDTH)
+    terminal.printed_by([processes.script("edge-agent"), "simulate", *files, *link], WIDTH)
 
 
 def draw_race_of_the_demo() -> None:
@@ -85,7 +91,7 @@ def main(
     ] = None,
 ) -> None:
     """Draw pictures of the pages."""
-    demo.end_on_sigterm()
+    processes.end_on_sigterm()
     for name in names or WITHOUT_PROMETHEUS:
         if name not in COMMANDS:
             raise typer.BadParameter(f"{name} is none of {', '.join(COMMANDS)}")

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from html import escape
 from itertools import accumulate, pairwise
 
-from deploy.demo import demo
+from edge_agent.demo import processes
 from edge_agent.planner_names import FLOW, STRATEGY_NAMES
 from edge_agent.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, LayerEvent, Schedule, load_layers
 
-LAYERS = demo.HERE / "layers.json"
+LAYERS = processes.FILES / "layers.json"
 WIDTH, LEFT, TOP = 1000, 190, 46
 LANE_HEIGHT, LANE_STEP, STRATEGY_STEP = 16, 19, 76
 LANES = {"pull": (PULL,), "compute": (FORWARD, BACKWARD), "push": (PUSH,)}

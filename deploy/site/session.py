@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from deploy.demo import demo
 from deploy.site.terminal import to_svg
 from edge_agent import EdgeConfig, train
 from edge_agent.commands.terminal import live_bar, summary_table
+from edge_agent.demo import processes
 from edge_agent.training.statistics import Statistics
 from shared.config import load_config
 
@@ -25,11 +25,11 @@ def draw(picture: Path) -> None:
     drawn.print("$ make demo")
     with (
         tempfile.TemporaryDirectory() as scratch,
-        demo.running_trainer(Path(scratch) / "address") as (trainer, address),
+        processes.running_trainer(Path(scratch) / "address") as (trainer, address),
     ):
         drawn.print(f"trainer: process {trainer.pid} at {address}")
         flags = [f"trainer.address={address}", "control.listen=none"]
-        config = load_config(EdgeConfig, demo.HERE / "edge.toml", flags, environ={})
+        config = load_config(EdgeConfig, processes.FILES / "edge.toml", flags, environ={})
         with live_bar(screen) as bar:
 
             def on_progress(progress: Statistics) -> None:

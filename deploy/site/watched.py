@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.demo import demo
 from deploy.site import terminal
+from edge_agent.demo import processes
 
-AGENT = demo.SCRIPTS / "edge-agent"
+AGENT = processes.script("edge-agent")
 WIDTH = 84
 
 
@@ -19,9 +19,9 @@ def running_agent(
     scratch: Path, *own_flags: str, trainer_flags: tuple[str, ...] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The demo's agent, which trains with a trainer of its own and is stopped on the way out."""
-    with demo.running_trainer(scratch / "address", "control.listen=none", *trainer_flags) as (_, address):
+    with processes.running_trainer(scratch / "address", "control.listen=none", *trainer_flags) as (_, address):
         given = (f"trainer.address={address}", f"output.directory={scratch / 'output'}", *own_flags)
-        flags = [f"--config={demo.HERE / 'edge.toml'}", *(f"--set={flag}" for flag in given)]
+        flags = [f"--config={processes.FILES / 'edge.toml'}", *(f"--set={flag}" for flag in given)]
         agent = subprocess.Popen([str(AGENT), "run", *flags], stdout=subprocess.DEVNULL)
         try:
             yield agent

@@ -28,7 +28,7 @@ if ! "$HOME_OF_ALL/bin/python" -c "import torch" 2>/dev/null; then
 fi
 COPY=$(mktemp -d) # building leaves files beside the sources
 trap 'rm -rf "$COPY"' EXIT
-(cd "$SOURCE" && cp -R pyproject.toml README.md LICENSE isthmus_entry_points.py shared edge_agent cloud_trainer "$COPY")
+(cd "$SOURCE" && cp -R pyproject.toml README.md LICENSE isthmus.py isthmus_entry_points.py shared edge_agent cloud_trainer "$COPY")
 "$HOME_OF_ALL/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$COPY"
 "$HOME_OF_ALL/bin/pip" install --quiet --disable-pip-version-check "$COPY"
 

@@ -78,8 +78,8 @@ PROFILE = {
     "max_staleness": 3,
     "remarks": {"device": "Pi 4", "spread": [1, None]},
 }
-TIERS = json.loads((ROOT / "deploy" / "demo" / "tiers.json").read_text())
-LAYERS = json.loads((ROOT / "deploy" / "demo" / "layers.json").read_text())
+TIERS = json.loads((ROOT / "edge_agent" / "demo" / "tiers.json").read_text())
+LAYERS = json.loads((ROOT / "edge_agent" / "demo" / "layers.json").read_text())
 PARTS = {
     "of": "settings",
     "cuts": {

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from cloud_trainer.calibration.orders import order_of
+from cloud_trainer.calibration.service import BEGINS
 from cloud_trainer.sessions.limits import Limits
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.calibration import Lossiness
@@ -31,7 +32,7 @@ NETWORK = ["model.kwargs={width=8, blocks=2}"]
 @pytest.mark.slow
 def test_a_process_that_may_not_change_its_priority_trains_all_the_same(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([forbid_priorities(tmp_path), str(ROOT)])}
-    command = [sys.executable, "-P", "-m", "cloud_trainer.calibration.process"]
+    command = [sys.executable, "-P", "-c", BEGINS]
     order = order_of(copy_request(), trainer_config(*STAND_IN), Limits(2**30, 64, 2**30), "cpu")
     done = subprocess.run(
         command, input=order.model_dump_json(), env=environment, capture_output=True, text=True, check=False
@@ -43,7 +44,7 @@ def test_a_process_that_may_not_change_its_priority_trains_all_the_same(tmp_path
 def report_of(request, *stand_in):
     """The last report of the process that trains the copy of a request."""
     order = order_of(request, trainer_config(*stand_in), Limits(2**30, 64, 2**30), "cpu")
-    command = [sys.executable, "-P", "-m", "cloud_trainer.calibration.process"]
+    command = [sys.executable, "-P", "-c", BEGINS]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, input=order.model_dump_json(), env=environment, capture_output=True, text=True, check=False

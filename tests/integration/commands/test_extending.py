@@ -25,7 +25,7 @@ def tree(tmp_path_factory) -> Path:
     copy = tmp_path_factory.mktemp("extended")
     for folder in ("shared", "edge_agent", "cloud_trainer", "tests"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "isthmus_entry_points.py"):
+    for file in ("pyproject.toml", "isthmus.py", "isthmus_entry_points.py"):
         shutil.copy(ROOT / file, copy)
     for title, text in EXAMPLES.items():
         (copy / title).write_text(text)

@@ -53,15 +53,13 @@ def test_the_scripts_that_are_installed_are_these():
 @pytest.mark.first_case
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("is_package", [True, False])
-def test_a_folder_of_the_users_that_hides_ours_is_named(tmp_path, name, is_package):
+@pytest.mark.parametrize("found", [IN_THE_PATH, BEHIND_THE_PATH])
+def test_a_package_of_the_users_named_as_one_of_ours_does_not_hide_it(tmp_path, name, is_package, found):
     (tmp_path / "shared").mkdir()
     if is_package:
-        (tmp_path / "shared" / "__init__.py").write_text("")
-    done = ended(started(SCRIPTS[name], "--help", folder=tmp_path))
-    if is_package:
-        assert_one_sentence(name, done, ExitCode.CONFIG, "shared hides the package shared of Isthmus; rename it")
-    else:
-        assert done.returncode == 0, "a folder of files alone hides no package"
+        (tmp_path / "shared" / "__init__.py").write_text("raise AssertionError('it is not ours')")
+    done = ended(started(SCRIPTS[name], "--help", folder=tmp_path, found=found))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.first_case
@@ -72,10 +70,29 @@ def test_a_clone_beside_the_users_module_hides_nothing_of_an_editable_install(tm
     assert done.returncode == 0, done.stderr
 
 
-def test_any_folder_that_hides_ours_from_an_editable_install_is_named(tmp_path):
-    (tmp_path / "shared").mkdir()
-    done = ended(started("edge_agent", "--help", folder=tmp_path, found=BEHIND_THE_PATH))
-    assert_one_sentence("edge-agent", done, ExitCode.CONFIG, "shared hides the package shared of Isthmus; rename it")
+FROM_PYTHON = "from isthmus import EdgeConfig, load_config; print(load_config(EdgeConfig, None).training.epochs)"
+
+
+def test_a_clone_beside_a_program_hides_no_installed_isthmus(tmp_path):
+    (tmp_path / "isthmus" / "shared").mkdir(parents=True)
+    assert in_python(tmp_path, FROM_PYTHON, IN_THE_PATH) == "10"
+
+
+def in_python(folder, code, found):
+    """What a program of a user's prints that works in `folder`, or its last line of error."""
+    whole = f"import sys; sys.path[0] = '.'; {found}; {code}"
+    done = subprocess.run([sys.executable, "-c", whole], cwd=folder, capture_output=True, text=True)
+    return done.stdout.strip() or done.stderr.splitlines()[-1]
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize("found", [BEHIND_THE_PATH, IN_THE_PATH])
+def test_a_program_imports_isthmus_whatever_lies_beside_it(tmp_path, found):
+    for name in ("shared", "edge_agent"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    assert in_python(tmp_path, FROM_PYTHON, found) == "10"
+    assert "import isthmus first" in in_python(tmp_path, f"import shared; {FROM_PYTHON}", found)
 
 
 @pytest.mark.first_case

@@ -32,9 +32,10 @@ INSTALLATION = ("python3 -m venv", ".venv/bin/pip install")
 @pytest.fixture
 def folder(tmp_path):
     """Make a folder with the parts of a clone that a reader needs, and an environment in which it is installed."""
-    for name in ("shared", "edge_agent", "cloud_trainer", "deploy/demo"):
+    for name in ("shared", "edge_agent", "cloud_trainer"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "isthmus_entry_points.py", tmp_path)
+    for name in ("isthmus.py", "isthmus_entry_points.py"):
+        shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".venv").symlink_to(sys.prefix)
     return tmp_path
 

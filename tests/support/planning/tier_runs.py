@@ -23,7 +23,7 @@ from edge_agent.planning import (
 from edge_agent.planning.cost import computing_seconds
 from edge_agent.planning.search import step_seconds
 
-DEMO = load_profile(Path(__file__).parents[3] / "deploy" / "demo" / "tiers.json")
+DEMO = load_profile(Path(__file__).parents[3] / "edge_agent" / "demo" / "tiers.json")
 """Five blocks and batches of 32, of which all three workers have a part."""
 
 

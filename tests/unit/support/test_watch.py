@@ -26,7 +26,7 @@ def root(tmp_path):
         (["tests/unit/docs/test_site.py"], ["docs/test_site.py"]),
         (["tests/unit/docs/test_site.py", "docs/metrics.md"], ["docs"]),
         (["tests/unit/docs/test_gone.py"], []),
-        (["deploy/demo/demo.py"], []),
+        (["deploy/demo/pace.py"], []),
     ],
 )
 def test_the_tests_of_a_change_are_the_nearest_ones_that_mirror_it(root, changed, tests):

@@ -349,7 +349,7 @@ GROUP_PLAN = ("plan", "--uplink", "10mbit", "--downlink", "50mbit", "--members")
 
 
 def test_a_group_is_compared_with_one_device(edge_agent):
-    profile = ROOT / "deploy" / "demo" / "profile.json"
+    profile = ROOT / "edge_agent" / "demo" / "profile.json"
     code, out, err = edge_agent(*GROUP_PLAN, 2, "--profile", profile, "--json")
     assert (code, err) == (0, "")
     printed, plans = json.loads(out)["ranked"], group_plans(load_profile(profile), AT, 2)
@@ -367,11 +367,14 @@ def test_a_group_is_compared_with_one_device(edge_agent):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ((0, "--profile", "deploy/demo/profile.json"), "the group has 0 members; it must have 1 to 1024"),
-        ((2, "--profile", "deploy/demo/layers.json"), "no times of workers are in it"),
-        ((2, "--profile", "deploy/demo/chain.json"), "a group is planned with a profile of a device and one trainer"),
+        ((0, "--profile", "edge_agent/demo/profile.json"), "the group has 0 members; it must have 1 to 1024"),
+        ((2, "--profile", "edge_agent/demo/layers.json"), "no times of workers are in it"),
         (
-            (2, "--profile", "deploy/demo/profile.json", "--bits", "8"),
+            (2, "--profile", "edge_agent/demo/chain.json"),
+            "a group is planned with a profile of a device and one trainer",
+        ),
+        (
+            (2, "--profile", "edge_agent/demo/profile.json", "--bits", "8"),
             "--bits says nothing about a group; leave it out",
         ),
     ],
@@ -385,6 +388,6 @@ def test_a_group_that_cannot_be_planned_is_refused_in_one_sentence(edge_agent, m
 
 
 def test_a_group_needs_the_rates_of_its_link(edge_agent):
-    code, out, err = edge_agent("plan", "--profile", ROOT / "deploy" / "demo" / "profile.json", "--members", 2)
+    code, out, err = edge_agent("plan", "--profile", ROOT / "edge_agent" / "demo" / "profile.json", "--members", 2)
     assert (code, out) == (ExitCode.USAGE, "")
     assert "give --uplink and --downlink" in err

@@ -55,7 +55,7 @@ def assert_nothing_is_cut_off(figure):
 
 
 def test_a_simulated_run_has_whole_labels_a_legend_beside_its_lines_and_whole_numbers(profile_path, tmp_path, drawn):
-    trace = ROOT / "deploy" / "demo" / "uplink.csv"
+    trace = ROOT / "edge_agent" / "demo" / "uplink.csv"
     simulate(profile_path, f"--trace={trace}", "--downlink=50mbit", f"--png={tmp_path / 'run.png'}")
     (figure,) = drawn
     assert_nothing_is_cut_off(figure)
@@ -104,7 +104,7 @@ def test_the_packages_that_draw_can_be_installed_by_a_user(profile_path, tmp_pat
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert any(requirement.startswith("matplotlib") for requirement in extras["plots"])
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    trace = ROOT / "deploy" / "demo" / "uplink.csv"
+    trace = ROOT / "edge_agent" / "demo" / "uplink.csv"
     with pytest.raises(PlanError, match=r"--png needs matplotlib, .*: pip install 'isthmus\[plots\]'"):
         simulate(profile_path, f"--trace={trace}", f"--png={tmp_path / 'run.png'}")
 

@@ -204,7 +204,7 @@ def test_runs_of_blocks_are_bounded_before_any_room_is_taken(blocks, workers):
 
 def test_a_file_of_layers_has_no_times_of_workers():
     with pytest.raises(PlanError, match=r"layers\.json: no times of workers are in it, .* `edge-agent profile`"):
-        load_profile(Path("deploy/demo/layers.json"))
+        load_profile(Path("edge_agent/demo/layers.json"))
 
 
 @pytest.mark.parametrize("decoded", [[], "chain", None, 1])

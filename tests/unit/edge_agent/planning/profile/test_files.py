@@ -29,7 +29,7 @@ from tests.support.planning.chains import chain_document, seconds_of
 from tests.support.planning.tiers import NAMES, tiers_document
 
 CHAIN = parse_profile(chain_document(4, 3, seed=3), "chain")
-DEMO = Path("deploy/demo")
+DEMO = Path("edge_agent/demo")
 
 
 def tiers(**messages: list[float]) -> dict:

@@ -10,7 +10,7 @@ from edge_agent.profiling.workers.costs_in_steps import InSteps, costs_in_steps,
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from tests.conftest import ROOT
 
-PROFILE = load_profile(ROOT / "deploy" / "demo" / "tiers.json")
+PROFILE = load_profile(ROOT / "edge_agent" / "demo" / "tiers.json")
 BATCH, BLOCKS, NAMES = PROFILE.batch_size, len(PROFILE), PROFILE.names
 ALL, FIRST, SECOND = Rows(0, BATCH), Rows(0, BATCH // 2), Rows(BATCH // 2, BATCH)
 LAST = BLOCKS - 1

@@ -1,20 +1,29 @@
-"""`make demo`: a trainer and an agent, two real processes on loopback, train one model across a cut.
+"""The processes of a demo: trainers on loopback, each stopped on the way out, whatever ends the demo."""
 
-Nothing is left running, whatever ends it: trainers are this script's children and are stopped on the way out.
-"""
-
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-SCRIPTS = Path(sys.executable).parent
+from shared.errors import ConfigError
+
+FILES = Path(__file__).resolve().parent
+"""Folder of the demos' configurations, and of recorded links, profiles and paths."""
 START_TIMEOUT_SECONDS = 60.0
+
+
+def script(name: str) -> str:
+    """Return the path of one of our two commands: beside this Python, or where the shell finds it. Raises ConfigError."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        raise ConfigError(
+            f"{name} is neither beside {sys.executable} nor on the PATH; install isthmus into one environment"
+        )
+    return found
 
 
 def wait_for_address(trainer: subprocess.Popen[bytes], address_file: Path) -> str:
@@ -29,10 +38,10 @@ def wait_for_address(trainer: subprocess.Popen[bytes], address_file: Path) -> st
     sys.exit(f"the trainer did not listen within {START_TIMEOUT_SECONDS:g} s")
 
 
-def trainer_command(address_file: Path, *flags: str) -> list[str | Path]:
+def trainer_command(address_file: Path, *flags: str) -> list[str]:
     """Return the command that starts a trainer of the demo, which writes its address to `address_file`."""
-    given = [f"--config={HERE / 'trainer.toml'}", f"--set=server.address_file={address_file}"]
-    return [SCRIPTS / "cloud-trainer", "serve", *given, *(f"--set={flag}" for flag in flags)]
+    given = [f"--config={FILES / 'trainer.toml'}", f"--set=server.address_file={address_file}"]
+    return [script("cloud-trainer"), "serve", *given, *(f"--set={flag}" for flag in flags)]
 
 
 @contextmanager
@@ -51,28 +60,3 @@ def running_trainer(
 def end_on_sigterm() -> None:
     """Let SIGTERM unwind as Ctrl-C does."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-
-
-def main() -> int:
-    """Run both and return the agent's exit code."""
-    end_on_sigterm()
-    try:
-        with (
-            tempfile.TemporaryDirectory() as scratch,
-            running_trainer(Path(scratch) / "address") as (trainer, address),
-        ):
-            print(f"trainer: process {trainer.pid} at {address}", flush=True)
-            agent: list[str | Path] = [
-                SCRIPTS / "edge-agent",
-                "run",
-                f"--config={HERE / 'edge.toml'}",
-                f"--trainer={address}",
-                *sys.argv[1:],
-            ]
-            return subprocess.run(agent, check=False).returncode
-    except KeyboardInterrupt:
-        return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

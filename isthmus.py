@@ -1,0 +1,53 @@
+"""Isthmus in a program of one's own: `from isthmus import EdgeConfig, load_config, train`.
+
+The packages beside this module are its inside.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isthmus_entry_points import FOLDER, PACKAGES
+
+if TYPE_CHECKING:
+    from edge_agent.config import EdgeConfig
+    from edge_agent.run import run_training, train
+    from edge_agent.training.result import Summary, TrainingResult
+    from edge_agent.training.statistics import Statistics
+    from shared.config import load_config
+
+__all__ = ["EdgeConfig", "Statistics", "Summary", "TrainingResult", "load_config", "run_training", "train"]
+
+_MODULES = {
+    "EdgeConfig": "edge_agent.config",
+    "Statistics": "edge_agent.training.statistics",
+    "Summary": "edge_agent.training.result",
+    "TrainingResult": "edge_agent.training.result",
+    "load_config": "shared.config",
+    "run_training": "edge_agent.run",
+    "train": "edge_agent.run",
+}
+
+
+def _check_packages() -> None:
+    """Raise ImportError where another package was imported under the name of one of ours before."""
+    for name in PACKAGES:
+        there = Path(next(iter(getattr(sys.modules.get(name), "__path__", ())), FOLDER / name))
+        if there != FOLDER / name:
+            raise ImportError(f"{there} was imported as {name}, the name of a package of Isthmus; import isthmus first")
+
+
+_check_packages()
+
+
+def __getattr__(name: str) -> Any:
+    """One of `__all__`. It is imported when it is asked for, because not every program has use for torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the names that a notebook completes to: those of `__all__` too, though they are not imported yet."""
+    return sorted({*globals(), *__all__})
