@@ -12,6 +12,7 @@ import typer
 
 from edge_agent.commands.forget import forget
 from edge_agent.commands.history import history
+from edge_agent.commands.init import init
 from edge_agent.commands.placement import placement
 from edge_agent.commands.plan import plan
 from edge_agent.commands.profile import profile
@@ -165,6 +166,7 @@ control_commands.register(app)
 app.command()(demo)
 app.command()(forget)
 app.command()(history)
+app.command()(init)
 app.command()(placement)
 app.command()(plan)
 app.command()(profile)

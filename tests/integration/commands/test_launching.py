@@ -79,7 +79,7 @@ def test_a_clone_beside_a_program_hides_no_installed_isthmus(tmp_path):
 
 
 def in_python(folder, code, found):
-    """What a program of a user's prints that works in `folder`, or its last line of error."""
+    """Return what a program of a user prints, or its last line of error."""
     whole = f"import sys; sys.path[0] = '.'; {found}; {code}"
     done = subprocess.run([sys.executable, "-c", whole], cwd=folder, capture_output=True, text=True)
     return done.stdout.strip() or done.stderr.splitlines()[-1]
