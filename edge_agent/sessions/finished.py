@@ -43,6 +43,15 @@ def folder_aside(directory: Path) -> Path | None:
     return directory / "earlier" / datetime.fromtimestamp(max(written), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
 
+def is_result_of(directory: Path, session: str, steps: int) -> bool:
+    """Tell whether the result in `directory` is of these steps of this session, so that it is the same as a new one."""
+    try:
+        known = json.loads((directory / SUMMARY).read_text())
+        return bool((known["session"], known["steps"]) == (session, steps))
+    except (OSError, ValueError, TypeError, KeyError):  # none, or a foreign one
+        return False
+
+
 def check_not_longer(config: EdgeConfig, steps: int) -> None:
     """Refuse a run of more steps than the finished one of the same model and data, which it would begin again from the seed.
 

@@ -6,6 +6,7 @@ There is a row at the end of each epoch, at each evaluation and at the last step
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +71,10 @@ def _lines(rows: Iterable[Sequence[object]]) -> str:
 
 
 def write_history(directory: Path, rows: Sequence[HistoryRow]) -> None:
-    """Replace `history.csv` by these rows, whole. That of an earlier result goes aside with it. Raises StorageError."""
+    """Have `history.csv` hold these rows, whole. Other rows of an earlier result go aside with it. Raises StorageError."""
+    with suppress(ConfigError):
+        if read_history(directory) == rows:
+            return
     path, metrics = directory / HISTORY, metrics_of(rows)
     text = _lines([[*_FIXED, *metrics]]) + text_of(rows, metrics)
     try:

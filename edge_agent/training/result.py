@@ -13,7 +13,7 @@ import structlog
 from pydantic import JsonValue
 from torch import Tensor, nn
 
-from edge_agent.sessions.finished import ADAPTERS, BEST, MODEL, SUMMARY, folder_aside
+from edge_agent.sessions.finished import ADAPTERS, BEST, MODEL, SUMMARY, folder_aside, is_result_of
 from edge_agent.training.divergence import first_not_finite
 from edge_agent.training.history import HistoryRow, write_history
 from edge_agent.training.statistics import Statistics
@@ -168,7 +168,8 @@ class TrainingResult:
             writes[best] = lambda path: safetensors.torch.save_file(savable(kept), path)
         writes[summary] = lambda path: path.write_text(text)
         outdated = [adapters, best] if model in writes else []
-        aside = folder_aside(directory)
+        is_there = is_result_of(directory, self.summary.session, self.summary.steps)
+        aside = None if is_there else folder_aside(directory)
         write_history(directory, self.history)
         write_together(writes, aside, [place for place in outdated if place not in writes])
         if aside is not None:

@@ -91,10 +91,13 @@ async def test_it_goes_on_after_moves_with_other_processes_at_both_ends(tmp_path
 async def test_one_of_the_same_length_has_the_same_result(tmp_path):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         flags = [*TRAINING, KEPT, epochs(1), f"checkpoints.location={tmp_path / 'edge'}"]
-        config = edge_config(*flags, f"trainer.address={server.address}")
-        first = await run_training(config)
-        again = await run_training(config, resume=Resume())
-        other = await run_training(config)
+        out = tmp_path / "out"
+        config = edge_config(*flags, f"trainer.address={server.address}", f"output.directory={out}")
+        first = await run_training(config, write_result=result_writer(config))
+        again = await run_training(config, write_result=result_writer(config), resume=Resume())
+        assert not (out / "earlier").exists(), "it is the same result"
+        other = await run_training(config, write_result=result_writer(config))
+        assert (out / "earlier").exists()
     assert again.summary.session == first.summary.session != other.summary.session
     assert_same_bits(first.module.state_dict(), again.module.state_dict())
     assert again.history == first.history

@@ -1,5 +1,6 @@
 """The history of a run: the plain loop's rows, bit for bit, under every placement and however often it is interrupted."""
 
+import asyncio
 import csv
 import json
 
@@ -15,6 +16,7 @@ from edge_agent.training.shutdown import Shutdown
 from shared.errors import ConfigError, DataError, StoppedError
 from tests.support import plain_history
 from tests.support.experiments import MODELS
+from tests.support.group_flags import SHARD, group_of, member
 from tests.support.placement_kinds import addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain_history import plain_history as plain_rows
 from tests.support.running import Listening, edge_config, running_trainer
@@ -132,6 +134,19 @@ async def test_rows_are_in_the_file_as_the_run_goes(tmp_path, expected):
 
         await run_training(config, Listening(on_progress), result_writer(config))
     assert [plain_history.of(rows) for rows in seen.values()] == [expected[:2], expected[:5]]
+
+
+async def test_each_member_of_a_group_has_rows_of_its_own_losses():
+    async with running_trainer(*group_of(2)) as server:
+        configs = [
+            member(rank, server, size=2, more=[SHARD, TEST, "training.evaluate_every_steps=4"]) for rank in range(2)
+        ]
+        results = await asyncio.gather(*map(run_training, configs))
+    first, second = (result.history for result in results)
+    assert [row.step for row in first] == [row.step for row in second] == [4, 6]
+    assert all(row.test_loss is not None and row.train_loss is not None for row in (*first, *second))
+    assert [row.test_loss for row in first] == [row.test_loss for row in second], "they have the same weights"
+    assert [row.train_loss for row in first] != [row.train_loss for row in second], "of other samples"
 
 
 async def test_the_history_of_an_earlier_result_is_kept_with_it(tmp_path):

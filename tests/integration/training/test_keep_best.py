@@ -4,7 +4,7 @@ interrupted."""
 import json
 
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from edge_agent import run_training
 from edge_agent.run import result_writer
@@ -79,6 +79,26 @@ async def test_the_last_weights_may_be_the_best(tmp_path):
         result = await run_training(edge_config(*flags, f"trainer.address={server.address}"))
     assert best_of(result.history) == result.summary.best_step == 10
     assert_same_bits(result.module.state_dict(), dict(result.best))
+
+
+async def test_weights_with_late_gradients_and_a_lossy_codec_are_those_that_were_evaluated(tmp_path):
+    async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
+        late = ["deployment.staleness=2", "deployment.codec=uniform8", "deployment.cut=2"]
+        kept = [f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}"]
+        config = edge_config(*TRAINING, BEST, *late, *kept)
+        result = await run_training(config)
+        row = next(row for row in result.history if row.step == result.summary.best_step)
+        again = [f"training.start_from={saved(result.best, tmp_path)}", "training.max_steps=1", *late, *kept]
+        frozen = 'training.optimizer={name="sgd", learning_rate=1e-30}'
+        evaluated = await run_training(edge_config(*TRAINING, *again, frozen))
+    assert row.step == best_of(result.history)
+    assert (evaluated.summary.test_loss, evaluated.summary.accuracy) == (row.test_loss, row.accuracy)
+
+
+def saved(state, folder):
+    """A file of these weights."""
+    save_file(dict(state), folder / "best.safetensors")
+    return folder / "best.safetensors"
 
 
 async def test_moves_of_the_cut_stops_and_failures_change_no_bit(tmp_path, monkeypatch):
