@@ -93,7 +93,7 @@ class Row:
 def held(profile: Profile, recorded: LinkTrace, starts: dict[str, Layout], seconds: float) -> list[Way]:
     """`starts` by name, and the best deployment at each cut, each held over the trace; one that is several things once."""
     best = [
-        compare(Setting(profile, [recorded], replace(SPACE, cuts=(cut,)), seconds), ("best-fixed",))[0].run
+        compare(Setting(profile, [recorded], replace(SPACE, cuts=(cut,)), seconds), ("best-fixed",))["best-fixed"]
         for cut in range(1, len(profile) + 1)
     ]
     runs = [run for run in best if run is not None]
@@ -162,7 +162,7 @@ class Measurement:
         """Every way over one trace, in turn, again and again."""
         planners = ("greedy", "jointdnn", "edge-only")
         found = compare(Setting(self.profile, [recorded], SPACE, self.run_seconds), planners)
-        greedy, jointdnn, alone = (result.run for result in found)
+        greedy, jointdnn, alone = found.values()
         starts = {"its start": greedy.start, "JointDNN's": jointdnn.start}
         engine, without_link = Way("the engine", greedy), Way("without trainer", alone)
         ways = [engine, *held(self.profile, recorded, starts, self.run_seconds)]

@@ -132,9 +132,9 @@ def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> flo
 
 def measure(name: str, profile: Profile, trace: str, link: LinkTrace, space: SearchSpace, seconds: float) -> Row:
     """One row."""
-    results = {result.planner: result for result in compare(Setting(profile, [link], space, seconds))}
-    ours, best_fixed = results["greedy"].run, results["best-fixed"].run
-    times = {planner: result.seconds_per_100_steps for planner, result in results.items()}
+    runs = compare(Setting(profile, [link], space, seconds))
+    ours, best_fixed = runs["greedy"], runs["best-fixed"]
+    times = {planner: run.seconds_per_100_steps for planner, run in runs.items()}
     kept = simulate(profile, [link], ours.start, seconds, begin=PROBE_SECONDS).seconds_per_100_steps
     least, gain = least_seconds_per_100_steps(profile, link, space, seconds), foresight_gain(profile, link, space)
     return Row(name, trace, times, str(ours.start), kept, str(best_fixed.start), least, len(ours.switches), gain)

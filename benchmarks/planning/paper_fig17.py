@@ -67,10 +67,9 @@ def measure(data: Path, seconds: float) -> list[Row]:
     for (model, make), device in itertools.product({"VGG19": vgg19_profile, "Chair": chair_profile}.items(), DEVICES):
         profile = make(data / "device_profiles", device)
         for network, trace in networks(data).items():
-            results = compare(Setting(profile, [LinkTrace(trace, trace)], SPACE, seconds), PLANNERS)
-            start = results[0].run.start if results[0].run else None
-            times = {result.planner: result.seconds_per_100_steps for result in results}
-            rows.append(Row(model, device, network, times, str(start)))
+            runs = compare(Setting(profile, [LinkTrace(trace, trace)], SPACE, seconds), PLANNERS)
+            times = {planner: run.seconds_per_100_steps for planner, run in runs.items()}
+            rows.append(Row(model, device, network, times, str(runs[PLANNERS[0]].start)))
     return rows
 
 

@@ -58,16 +58,16 @@ class Row:
 
 def pair_row(name: str, trace: str, setting: Setting) -> Row:
     """Compare a generated pool with a complete one."""
-    (complete,) = compare(setting, ["greedy"])
+    complete = compare(setting, ["greedy"])["greedy"]
     with mock.patch("edge_agent.planning.engine.engine.listed", return_value=None):
-        (generated,) = compare(setting, ["greedy"])
+        generated = compare(setting, ["greedy"])["greedy"]
     return Row(name, trace, generated.seconds_per_100_steps, complete.seconds_per_100_steps)
 
 
 def chain_row(trace: str, setting: Setting) -> Row:
     """Compare the engine of a chain with the best layouts that are kept."""
-    (followed,) = compare(setting, ["greedy"])
-    kept = [setting.run(layout).seconds_per_100_steps for layout in (followed.run.start, *_best_kept(setting))]
+    followed = compare(setting, ["greedy"])["greedy"]
+    kept = [setting.run(layout).seconds_per_100_steps for layout in (followed.start, *_best_kept(setting))]
     return Row(CHAIN.stem, trace, followed.seconds_per_100_steps, min(kept))
 
 

@@ -30,7 +30,7 @@ from edge_agent.planning import (
     Setting,
     Trace,
     compare,
-    first_deployment,
+    first_layout,
     greedy,
     pair_profile,
     simulate,
@@ -120,8 +120,8 @@ def measure(name: str, link_name: str, round_trip_seconds: float, seconds: float
     profile, (up, down) = DEVICES[name], LINKS[link_name]
     link = LinkTrace(Trace.constant(up), Trace.constant(down), round_trip_seconds)
     setting = Setting(profile, [link], SPACE, seconds)
-    planned, best = compare(setting, ("greedy", "best-fixed"))
-    start = first_deployment(setting.question, setting.at([Rates(up, down)]))
+    planned, best = compare(setting, ("greedy", "best-fixed")).values()
+    start = first_layout(setting.question, setting.at([Rates(up, down)]))
     expected_steps = (
         seconds / greedy(setting.question, setting.at([Rates(up, down, round_trip_seconds)])).seconds_per_step
     )
@@ -131,7 +131,7 @@ def measure(name: str, link_name: str, round_trip_seconds: float, seconds: float
         name,
         link_name,
         round_trip_seconds,
-        str(best.run.start),
+        str(best.start),
         best.seconds_per_100_steps,
         planned.seconds_per_100_steps,
         surprised.seconds_per_100_steps,

@@ -9,7 +9,7 @@ from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
-from edge_agent.planning import Layout, Profile, Question, Rates, SearchSpace, best, conditions_of, first_deployment
+from edge_agent.planning import Layout, Profile, Question, Rates, SearchSpace, conditions_of, first_layout
 from edge_agent.planning.profile import Hop
 from shared.client.config import TrainerAddressConfig
 from shared.concurrency.tasks import gathered
@@ -60,5 +60,4 @@ async def _probed(config: EdgeConfig, trainers: Sequence[TrainerAddressConfig]) 
 
 
 def _planned(profile: Profile, links: dict[Hop, Rates], space: SearchSpace) -> Layout:
-    question, at = Question(profile, space), conditions_of(profile, links)
-    return first_deployment(question, at) if question.is_pair else best(question, at).layout
+    return first_layout(Question(profile, space), conditions_of(profile, links))

@@ -118,10 +118,10 @@ def simulate(
         round_trips = [loaded.rates(*hop).round_trip_seconds for hop in pairwise(loaded.names)]
     links = open_links(trace, downlink_trace, downlink, trace_run, round_trips)
     duration = max(link.duration_seconds for link in links) if seconds is None else seconds
-    results = compare(Setting(loaded, links, space, duration), planner or ())
+    runs = compare(Setting(loaded, links, space, duration), planner or ())
     if png is not None:
         # Only here: a device that only trains need not have matplotlib.
         from edge_agent.commands.plans.plan_plot import plot_run
 
-        plot_run(results[0], links[0], duration, png)
-    print_results(results, loaded.names, as_json=as_json)
+        plot_run(*next(iter(runs.items())), links[0], duration, png)
+    print_results(runs, loaded.names, as_json=as_json)

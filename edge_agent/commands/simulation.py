@@ -1,20 +1,20 @@
 """Links that `edge-agent simulate` runs over, and the presentation of its results."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
 
 from edge_agent.commands.plans.printing import layout_fields
-from edge_agent.planning import LinkTrace, Result, Trace, load_trace, parse_rate
+from edge_agent.planning import LinkTrace, Run, Trace, load_trace, parse_rate
 from shared.errors import PlanError
 
 
-def print_results(results: Sequence[Result], names: Sequence[str], *, as_json: bool) -> None:
-    """All runs, as JSON or as a table. names: of the profile's workers."""
-    fields = [result_fields(result, names) for result in results]
-    typer.echo(json.dumps(fields) if as_json else describe_results(results))
+def print_results(runs: Mapping[str, Run], names: Sequence[str], *, as_json: bool) -> None:
+    """Print the runs of planners, as JSON or as a table. names: of the profile's workers."""
+    fields = [run_fields(planner, run, names) for planner, run in runs.items()]
+    typer.echo(json.dumps(fields) if as_json else describe_runs(runs))
 
 
 def open_links(
@@ -42,23 +42,22 @@ def open_links(
     return list(map(LinkTrace, ups, downs, round_trips))
 
 
-def result_fields(result: Result, names: Sequence[str]) -> dict[str, object]:
+def run_fields(planner: str, run: Run, names: Sequence[str]) -> dict[str, object]:
     """A simulated run as its JSON object; times that never end are null."""
     return {
-        "planner": result.planner,
-        "seconds_per_100_steps": result.seconds_per_100_steps if result.seconds_per_100_steps < float("inf") else None,
-        "start": layout_fields(result.run.start, names),
+        "planner": planner,
+        "seconds_per_100_steps": run.seconds_per_100_steps if run.seconds_per_100_steps < float("inf") else None,
+        "start": layout_fields(run.start, names),
         "switches": [
             {"seconds": switch.seconds, **layout_fields(switch.layout, names), "paused_seconds": switch.paused_seconds}
-            for switch in result.run.switches
+            for switch in run.switches
         ],
     }
 
 
-def describe_results(results: Sequence[Result]) -> str:
+def describe_runs(runs: Mapping[str, Run]) -> str:
     """A table: planner, seconds per 100 steps, how it began and how often it changed."""
     lines = [f"{'planner':<12} {'s/100 steps':>12}  {'start':<34} changes"]
-    for result in results:
-        start, changes = str(result.run.start), len(result.run.switches)
-        lines.append(f"{result.planner:<12} {result.seconds_per_100_steps:>12.2f}  {start:<34} {changes}")
+    for planner, run in runs.items():
+        lines.append(f"{planner:<12} {run.seconds_per_100_steps:>12.2f}  {run.start!s:<34} {len(run.switches)}")
     return "\n".join(lines)

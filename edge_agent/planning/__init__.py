@@ -39,9 +39,9 @@ from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecC
 from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement, steady_step_seconds
 from edge_agent.planning.plan import Plan
 from edge_agent.planning.planners.accurate import accurate
-from edge_agent.planning.planners.greedy import first_deployment, greedy
+from edge_agent.planning.planners.greedy import greedy
 from edge_agent.planning.planners.plan import Planner
-from edge_agent.planning.planners.registry import PLANNERS, TWO_WORKERS, planned
+from edge_agent.planning.planners.registry import PLANNERS, TWO_WORKERS, first_layout, planned
 from edge_agent.planning.profile import (
     SCHEMA,
     MeasuredLink,
@@ -57,7 +57,7 @@ from edge_agent.planning.profile import (
 )
 from edge_agent.planning.profile_operations import layout_tasks, measured_rates
 from edge_agent.planning.rates import Rates, parse_rate, parse_seconds
-from edge_agent.planning.runs.comparison import CHAIN_CONTESTANTS, CONTESTANTS, Result, Setting, compare
+from edge_agent.planning.runs.comparison import Setting, compare
 from edge_agent.planning.runs.run import PROBE_SECONDS, Run, Switch
 from edge_agent.planning.runs.simulator import simulate
 from edge_agent.planning.search import best, best_order, costed, most_exact
@@ -68,8 +68,6 @@ from edge_agent.planning.trace_files import load_trace
 from edge_agent.planning.traces import LinkTrace, Trace
 
 __all__ = [
-    "CHAIN_CONTESTANTS",
-    "CONTESTANTS",
     "FLOAT32_BITS",
     "PLANNERS",
     "PROBE_SECONDS",
@@ -103,7 +101,6 @@ __all__ = [
     "Question",
     "Rates",
     "Reason",
-    "Result",
     "RiskLimits",
     "Run",
     "SearchSpace",
@@ -121,7 +118,7 @@ __all__ = [
     "conditions_of",
     "costed",
     "feature_routes",
-    "first_deployment",
+    "first_layout",
     "greedy",
     "layout_of",
     "layout_tasks",

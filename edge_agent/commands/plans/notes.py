@@ -9,7 +9,7 @@ from edge_agent.planning import (
     Profile,
     Question,
     accurate,
-    first_deployment,
+    first_layout,
     greedy,
 )
 
@@ -97,7 +97,7 @@ def _not_taken(question: Question, at: Conditions, plan: Plan) -> list[str]:
 def _begun_with(question: Question, at: Conditions, plan: Plan) -> list[str]:
     """Name the deployment that a run with an engine begins with over such a link, if it is another; none where the cut
     is given."""
-    begun = first_deployment(question, at)
+    begun = first_layout(question, at)
     if question.space.cuts is not None or begun == plan.layout:
         return []
     return [

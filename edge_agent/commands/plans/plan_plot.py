@@ -6,15 +6,15 @@ Needs matplotlib, and only when it draws.
 from pathlib import Path
 
 from edge_agent.observability.plots import NO_MATPLOTLIB
-from edge_agent.planning import FLOAT32_BITS, PROBE_SECONDS, Layout, LinkTrace, Result
+from edge_agent.planning import FLOAT32_BITS, PROBE_SECONDS, Layout, LinkTrace, Run
 from shared.errors import PlanError
 
 WINDOW_SECONDS = 1.0
 """Over which rates are averaged for the eye."""
 
 
-def plot_run(result: Result, link: LinkTrace, seconds: float, path: Path) -> None:
-    """Write the picture of one run to `path`, a PNG.
+def plot_run(planner: str, run: Run, link: LinkTrace, seconds: float, path: Path) -> None:
+    """Write the picture of a planner's run to `path`, a PNG.
 
     Raises PlanError where matplotlib is not installed, or the file cannot be written.
     """
@@ -33,10 +33,10 @@ def plot_run(result: Result, link: LinkTrace, seconds: float, path: Path) -> Non
     rates_axes.set_ylabel("Mbit/s")
     rates_axes.set_ylim(bottom=0)
     rates_axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)  # beside the lines, never on them
-    rates_axes.set_title(f"{result.planner}: {result.seconds_per_100_steps:.1f} s per 100 steps")
+    rates_axes.set_title(f"{planner}: {run.seconds_per_100_steps:.1f} s per 100 steps")
     times: list[float] = [PROBE_SECONDS]
-    layouts: list[Layout] = [result.run.start]
-    for switch in result.run.switches:
+    layouts: list[Layout] = [run.start]
+    for switch in run.switches:
         times.append(switch.seconds)
         layouts.append(switch.layout)
     times.append(max(end, times[-1]))

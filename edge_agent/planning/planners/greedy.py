@@ -1,13 +1,10 @@
 """The paper's search (paper 000, Alg. 2)."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from edge_agent.planning.cost import Conditions
 from edge_agent.planning.families.pair import listed_pairs
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.layout import Layout
 from edge_agent.planning.plan import Plan
 from edge_agent.planning.planners.plan import horizon_seconds, plan_of
 
@@ -27,13 +24,3 @@ def greedy(question: Question, at: Conditions) -> Plan:
     first = np.lexsort((-bits, cuts, cuts != question.from_cut))[0]
     evaluated = len(costs) // len({among[0], among[-1]}) * len(among)
     return plan_of(question, at, int(cuts[first]), int(bits[first]), among, evaluated)
-
-
-def first_deployment(question: Question, at: Conditions) -> Layout:
-    """Choose the first deployment of a run with an engine: the greedy plan, with one of the K that the engine weighs.
-
-    The plan that prefers exactness is for a link that does not change. If the rates drop soon after the probe, a run
-    that begins with more bits takes up to 14 % longer on recorded links.
-    """
-    planned, choices = greedy(question, at).layout, question.space.best_staleness(question.profile)
-    return planned if planned.staleness in choices else replace(planned, staleness=choices[0])

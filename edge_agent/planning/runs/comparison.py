@@ -15,9 +15,9 @@ from edge_agent.planning.engine.beliefs import LEAST_RATE
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.installed import CHAIN_RUNS, PAIR, PAIR_RUNS, installed, there_are
 from edge_agent.planning.layout import Layout
-from edge_agent.planning.planners.greedy import first_deployment, greedy
+from edge_agent.planning.planners.greedy import greedy
 from edge_agent.planning.planners.plan import Planner
-from edge_agent.planning.planners.registry import PLANNERS, TWO_WORKERS
+from edge_agent.planning.planners.registry import PLANNERS, TWO_WORKERS, first_layout
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.rates import Rates
 from edge_agent.planning.runs.run import PROBE_SECONDS, Run, check_duration
@@ -26,15 +26,6 @@ from edge_agent.planning.search import best
 from edge_agent.planning.space import SearchSpace
 from edge_agent.planning.traces import LinkTrace
 from shared.errors import PlanError
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of one planner."""
-
-    planner: str
-    seconds_per_100_steps: float
-    run: Run
 
 
 @dataclass(frozen=True)
@@ -69,16 +60,8 @@ class Setting:
         """Train from `start` on."""
         return simulate(self.profile, self.links, start, self.seconds, engine, begin=PROBE_SECONDS)
 
-    def run_engine(self, start: Layout, seconds_per_step: float) -> Run:
-        """Train from `start` on, as the engine decides.
 
-        seconds_per_step: of the plan for the mean rates, because a user knows the length of the training.
-        """
-        engine = Engine(self.profile, self.space, start, self.engine, self.seconds / seconds_per_step)
-        return self.run(start, engine)
-
-
-Contestant = Callable[[Setting], Result]
+Contestant = Callable[[Setting], Run]
 
 
 def _rates(link: LinkTrace, begin: float, end: float) -> Rates:
@@ -86,75 +69,62 @@ def _rates(link: LinkTrace, begin: float, end: float) -> Rates:
     return Rates(uplink, downlink, link.round_trip_seconds)
 
 
-def run_greedy(setting: Setting) -> Result:
-    """Run the decision engine with two workers, from the plan for the probed rates."""
-    start = first_deployment(setting.question, setting.at(setting.probed()))
-    planned = greedy(setting.question, setting.at(setting.mean()))
-    return result_of(GREEDY, setting.run_engine(start, planned.seconds_per_step))
+def run_engine(setting: Setting) -> Run:
+    """Run the decision engine from its first layout for the probed rates.
+
+    It expects as many steps as the plan for the mean rates has, because a user knows the length of the training.
+    """
+    question = setting.question
+    start = first_layout(question, setting.at(setting.probed()))
+    planned = (greedy if question.is_pair else best)(question, setting.at(setting.mean()))
+    total_steps = setting.seconds / planned.seconds_per_step
+    return setting.run(start, Engine(setting.profile, setting.space, start, setting.engine, total_steps))
 
 
-def run_held(name: str, planner: Planner, setting: Setting) -> Result:
+def run_held(planner: Planner, setting: Setting) -> Run:
     """Run a planner's one choice for the mean rates of the whole trace: more than it could know."""
-    return result_of(name, setting.run(planner(setting.question, setting.at(setting.mean())).layout))
+    return setting.run(planner(setting.question, setting.at(setting.mean())).layout)
+
+
+def run_partition(setting: Setting) -> Run:
+    """Run the plan for the probed links; where K is left open, with the least that costs nothing."""
+    return setting.run(best(setting.question, setting.at(setting.probed())).layout)
 
 
 def _held(planners: Mapping[str, Planner]) -> dict[str, Contestant]:
-    return {name: partial(run_held, name, planner) for name, planner in planners.items()}
+    return {name: partial(run_held, planner) for name, planner in planners.items()}
 
 
-CONTESTANTS: dict[str, Contestant] = {**_held(PLANNERS[TWO_WORKERS]), GREEDY: run_greedy}
+OF_PAIRS: dict[str, Contestant] = {**_held(PLANNERS[TWO_WORKERS]), GREEDY: run_engine}
 """Every planner of two workers, with the engine as that of the greedy one."""
+OF_CHAINS: dict[str, Contestant] = {PARTITION: run_partition, GREEDY: run_engine}
 
 
-def run_partition(setting: Setting) -> Result:
-    """Run the plan for the probed links; where K is left open, with the least that costs nothing."""
-    return result_of(PARTITION, setting.run(_planned(setting)))
-
-
-def run_chain_engine(setting: Setting) -> Result:
-    """Run the decision engine from the same plan."""
-    planned = best(setting.question, setting.at(setting.mean()))
-    return result_of(GREEDY, setting.run_engine(_planned(setting), planned.seconds_per_step))
-
-
-def _planned(setting: Setting) -> Layout:
-    return best(setting.question, setting.at(setting.probed())).layout
-
-
-CHAIN_CONTESTANTS: dict[str, Contestant] = {PARTITION: run_partition, GREEDY: run_chain_engine}
-"""Contestants of a chain."""
-
-
-def compare(setting: Setting, planners: Sequence[str] = ()) -> list[Result]:
-    """Return each planner's run over the links, whose traces start again when they end.
+def compare(setting: Setting, planners: Sequence[str] = ()) -> dict[str, Run]:
+    """Return each planner's run over the links, whose traces start again when they end, by its name.
 
     Where none is named, all of ours run, and all rivals that have a layout to choose. PlanError for an unknown name, and when a
     planner has no layout to choose, for example edge-only that the profile did not measure.
     """
     check_duration(setting.seconds)
-    ours = CONTESTANTS if setting.question.is_pair else CHAIN_CONTESTANTS
+    ours = OF_PAIRS if setting.question.is_pair else OF_CHAINS
     rivals = {} if planners and ours.keys() >= {*planners} else _rivals(setting.question)
     known = {**ours, **rivals}
     if unknown := [name for name in planners if name not in known]:
         of = "" if setting.question.is_pair else " of a chain"
         raise PlanError(f'there is no planner "{unknown[0]}"{of}; {there_are([*known], rivals)}')
     if planners:
-        return [known[name](setting) for name in planners]
-    return [run(setting) for run in ours.values()] + list(_able(rivals, setting))
+        return {name: known[name](setting) for name in planners}
+    return {name: run(setting) for name, run in ours.items()} | dict(_able(rivals, setting))
 
 
 def _rivals(question: Question) -> dict[str, Contestant]:
     return {**_held(installed(PAIR)), **installed(PAIR_RUNS)} if question.is_pair else installed(CHAIN_RUNS)
 
 
-def _able(rivals: Mapping[str, Contestant], setting: Setting) -> Iterator[Result]:
-    for run in rivals.values():
+def _able(rivals: Mapping[str, Contestant], setting: Setting) -> Iterator[tuple[str, Run]]:
+    for name, run in rivals.items():
         try:
-            yield run(setting)
+            yield name, run(setting)
         except PlanError:  # it may not choose, or the profile has not measured, the only layout that it has
             continue
-
-
-def result_of(planner: str, run: Run) -> Result:
-    """Summarise a planner's run."""
-    return Result(planner, run.seconds_per_100_steps, run)

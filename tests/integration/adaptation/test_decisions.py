@@ -10,7 +10,7 @@ from benchmarks.net import Relay
 from edge_agent import run_training
 from edge_agent.adaptation import link_probe
 from edge_agent.main import app
-from edge_agent.planning import Rates, SearchSpace, first_deployment, profile_to_json
+from edge_agent.planning import Rates, SearchSpace, first_layout, profile_to_json
 from shared.client import link_measurement as link_measuring
 from shared.errors import ConfigError, PlanError
 from shared.training.stage import Stage
@@ -105,7 +105,7 @@ async def test_a_run_whose_cut_is_left_open_begins_with_the_plan_for_the_link_th
     plans = {
         (*plan.cuts, plan.staleness, "uniform8")
         for rate in (1e6, 3e8)
-        for plan in [first_deployment(*asked(written, Rates(rate, rate), SearchSpace((8,))))]
+        for plan in [first_layout(*asked(written, Rates(rate, rate), SearchSpace((8,))))]
     }
     assert found == plans
     assert len(plans) == 2, "or any link would do"

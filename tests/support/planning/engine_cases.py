@@ -7,7 +7,7 @@ from edge_agent.planning import (
     ProfiledBlock,
     SearchSpace,
     Trace,
-    first_deployment,
+    first_layout,
     simulate,
 )
 from edge_agent.planning.rates import Rates
@@ -44,7 +44,7 @@ def symmetric(*pieces):
 
 
 def best_for(profile, mbit):
-    return first_deployment(*asked(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE))
+    return first_layout(*asked(profile, Rates(mbit * MBIT, mbit * MBIT), SPACE))
 
 
 def both(profile, link, start, seconds):

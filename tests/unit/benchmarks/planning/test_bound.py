@@ -97,9 +97,9 @@ def test_no_planner_beats_the_bound(profile, link, bits, staleness):
     profile = dataclasses.replace(profile, min_bits=None)
     space = SearchSpace(bits, staleness)
     least = least_seconds_per_100_steps(profile, link, space, SECONDS)
-    results = compare(Setting(profile, [link], space, SECONDS))
-    assert len(results) == 5
-    assert all(result.seconds_per_100_steps >= least / (1.0 + FLOAT_SLACK) for result in results)
+    runs = compare(Setting(profile, [link], space, SECONDS))
+    assert len(runs) == 5
+    assert all(run.seconds_per_100_steps >= least / (1.0 + FLOAT_SLACK) for run in runs.values())
 
 
 def test_on_a_steady_link_with_one_thing_to_do_the_bound_is_what_is_done():

@@ -32,25 +32,25 @@ def test_what_the_benchmarks_declare_is_installed_and_can_be_loaded():
 
 
 def test_where_none_is_named_all_of_ours_and_all_rivals_run():
-    assert [result.planner for result in compare(PAIR)] == ["accurate", "greedy", "jointdnn", "edge-only", "best-fixed"]
-    assert [result.planner for result in compare(CHAIN)] == ["partition", "greedy", "even"]
+    assert [*compare(PAIR)] == ["accurate", "greedy", "jointdnn", "edge-only", "best-fixed"]
+    assert [*compare(CHAIN)] == ["partition", "greedy", "even"]
 
 
 def test_no_fixed_deployment_does_more_steps_than_the_best_of_them():
-    found = {result.planner: result.run for result in compare(PAIR)}
+    found = compare(PAIR)
     assert all(found["best-fixed"].steps >= found[name].steps for name in ("accurate", "jointdnn", "edge-only"))
 
 
 def test_the_choice_of_a_rival_is_kept():
     for name, planner in pair.PLANNERS.items():
-        (result,) = compare(PAIR, (name,))
-        assert result.run.start == planner(*asked(PAIR.profile, AT_8_MBIT, SearchSpace())).layout
-        assert not result.run.switches
+        (run,) = compare(PAIR, (name,)).values()
+        assert run.start == planner(*asked(PAIR.profile, AT_8_MBIT, SearchSpace())).layout
+        assert not run.switches
 
 
 def test_a_rival_that_has_nothing_to_choose_runs_only_where_it_is_named():
     unmeasured = Setting(small_profile(edge_seconds=(None, 1.0, 2.0, 3.0, None)), [LINK], SearchSpace(), 60.0)
-    assert [result.planner for result in compare(unmeasured)] == ["accurate", "greedy", "jointdnn", "best-fixed"]
+    assert [*compare(unmeasured)] == ["accurate", "greedy", "jointdnn", "best-fixed"]
     with pytest.raises(PlanError, match="at cut 4"):
         compare(unmeasured, ("edge-only",))
 
@@ -69,8 +69,8 @@ def test_an_unknown_name_is_refused_with_those_that_are_known(setting, said):
 
 @pytest.mark.usefixtures("alone")
 def test_without_the_benchmarks_our_own_run_and_a_rival_is_refused_with_the_place_where_it_is():
-    assert [result.planner for result in compare(PAIR)] == ["accurate", "greedy"]
-    assert [result.planner for result in compare(CHAIN)] == ["partition", "greedy"]
+    assert [*compare(PAIR)] == ["accurate", "greedy"]
+    assert [*compare(CHAIN)] == ["partition", "greedy"]
     with pytest.raises(
         PlanError, match=r"there are accurate, greedy; others come with the benchmarks .* not installed"
     ):

@@ -13,7 +13,7 @@ from edge_agent.planning import (
     Rates,
     SearchSpace,
     accurate,
-    first_deployment,
+    first_layout,
     greedy,
     installed,
     load_profile,
@@ -227,7 +227,7 @@ def test_a_plan_searches_what_the_engine_of_a_run_does(edge_agent, profile_path)
     for uplink in ("1mbit", "8mbit", "64mbit", "1000mbit"):
         _, out, _ = edge_agent("plan", "--profile", profile_path, *PLAN, "--uplink", uplink)
         planned, rates = json.loads(out), Rates(float(uplink[:-4]) * 1e6, 50e6)
-        begun = first_deployment(*asked(small_profile(), rates, SearchSpace(EngineSection().bits)))
+        begun = first_layout(*asked(small_profile(), rates, SearchSpace(EngineSection().bits)))
         is_begun = (begun.tiles[0].stop, (*begun.bits, 32)[0], begun.staleness) == tuple(
             planned[each] for each in ("cut", "bits", "staleness")
         )

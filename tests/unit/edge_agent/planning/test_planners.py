@@ -22,7 +22,7 @@ from edge_agent.planning import (
     best,
     compare,
     conditions_of,
-    first_deployment,
+    first_layout,
     greedy,
     parts_of,
 )
@@ -119,7 +119,7 @@ def test_staleness_is_taken_for_more_than_the_margin_and_not_for_less():
 @given(profiles(complete=True), rates, spaces)
 def test_a_run_begins_with_the_plan_and_a_staleness_that_the_engine_weighs(profile, link, space):
     assume(exact_costs(profile, link, space, 1, None))
-    plan, first = greedy(*asked(profile, link, space)), first_deployment(*asked(profile, link, space))
+    plan, first = greedy(*asked(profile, link, space)), first_layout(*asked(profile, link, space))
     assert (first.tiles, first.widths) == (plan.layout.tiles, plan.layout.widths)
     assert first.staleness in space.best_staleness(profile)
     if plan.layout.staleness in space.best_staleness(profile):
@@ -240,13 +240,13 @@ LINK_AT_8_MBIT = LinkTrace(Trace.constant(8e6), Trace.constant(8e6))
 @pytest.mark.parametrize("name", [name for name in PLANNERS[TWO_WORKERS] if name != GREEDY])
 def test_the_choice_of_another_planner_than_greedy_is_kept(name):
     profile = small_profile()
-    (result,) = compare(Setting(profile, [LINK_AT_8_MBIT], SearchSpace(), 60.0), (name,))
-    assert result.run.start == PLANNERS[TWO_WORKERS][name](*asked(profile, AT_8_MBIT, SearchSpace())).layout
-    assert not result.run.switches
+    (run,) = compare(Setting(profile, [LINK_AT_8_MBIT], SearchSpace(), 60.0), (name,)).values()
+    assert run.start == PLANNERS[TWO_WORKERS][name](*asked(profile, AT_8_MBIT, SearchSpace())).layout
+    assert not run.switches
 
 
 def test_command_lines_name_all_planners_and_all_of_them_are_compared():
     assert {*PLANNERS[TWO_WORKERS]} == set(PLANNER_NAMES)
     assert {*PLANNERS[TIERS]} == set(TIER_PLANNER_NAMES)
     setting = Setting(small_profile(), [LINK_AT_8_MBIT], SearchSpace(), 1.0)
-    assert [result.planner for result in compare(setting, PLANNER_NAMES)] == [*PLANNER_NAMES]
+    assert [*compare(setting, PLANNER_NAMES)] == [*PLANNER_NAMES]

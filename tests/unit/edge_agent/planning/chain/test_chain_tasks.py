@@ -78,35 +78,35 @@ def probed(one: Setting) -> Profile:
 
 def test_a_run_over_rates_that_hold_takes_what_the_simulator_of_a_placement_says():
     one = setting(Trace.constant(8e6), Trace.constant(3e6))
-    (result,) = compare(one, ["partition"])
-    start = result.run.start
+    (run,) = compare(one, ["partition"]).values()
+    start = run.start
     assert start == best(Question(probed(one), one.space)).layout
     step = layout_tasks(probed(one), start, measured_rates(probed(one)))
     expected = 100 * simulate_placement(step, 60).seconds_per_step()
-    assert result.seconds_per_100_steps == pytest.approx(expected, rel=0.01)
+    assert run.seconds_per_100_steps == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.full
 def test_a_run_feels_its_slower_half():
-    fast, slow = (compare(setting(rate, rate))[0] for rate in (Trace.constant(8e6), Trace.constant(0.25e6)))
+    fast, slow = (compare(setting(rate, rate))["partition"] for rate in (Trace.constant(8e6), Trace.constant(0.25e6)))
     halves = Trace([0.0, 300.0, 600.0], [8e6, 0.25e6])
-    mixed = compare(setting(halves, halves))[0]
+    mixed = compare(setting(halves, halves))["partition"]
     assert fast.seconds_per_100_steps < mixed.seconds_per_100_steps
     # It keeps the plan for the link as probed. A plan for the slow half does better there.
-    assert mixed.run.start == fast.run.start != slow.run.start
+    assert mixed.start == fast.start != slow.start
 
 
 @pytest.mark.slow
 def test_the_plan_is_not_slower_than_an_even_split():
-    planned, _, even = compare(setting(Trace.constant(1e6), Trace.constant(1e6)))
+    planned, _, even = compare(setting(Trace.constant(1e6), Trace.constant(1e6))).values()
     assert planned.seconds_per_100_steps < even.seconds_per_100_steps
-    assert (even.run.start.cuts, even.run.start.bits) == ((2, 4), (32, 32))
+    assert (even.start.cuts, even.start.bits) == ((2, 4), (32, 32))
 
 
 def test_where_k_is_left_open_it_is_the_least_that_costs_nothing():
     open_k = setting(Trace.constant(8e6), Trace.constant(8e6), staleness=None)
-    (result,) = compare(open_k, ["partition"])
-    start = result.run.start
+    (run,) = compare(open_k, ["partition"]).values()
+    start = run.start
     chain = probed(open_k)
     each = loads_of(chain, [replace(start, staleness=start.staleness - less) for less in (0, 1)])
     least, more = each.seconds(conditions_of(chain))
@@ -122,10 +122,10 @@ def test_an_unknown_planner_is_refused():
 def test_the_engine_follows_a_link_that_changes_for_good_and_is_not_slower_than_the_plan_that_is_kept():
     first = Trace([0.0, 120.0, 1200.0], [8e6, 0.5e6])
     one = setting(first, Trace.constant(8e6), seconds=900.0)
-    kept, followed = compare(one, ["partition", "greedy"])
-    assert followed.run.start == kept.run.start
-    assert followed.run.switches
-    assert followed.run.steps > 1.05 * kept.run.steps
+    kept, followed = compare(one, ["partition", "greedy"]).values()
+    assert followed.start == kept.start
+    assert followed.switches
+    assert followed.steps > 1.05 * kept.steps
 
 
 @given(profiles(complete=True), st.sampled_from((0.0, 0.1)), st.integers(0, 10**6))
