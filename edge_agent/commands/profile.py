@@ -1,8 +1,9 @@
 """`edge-agent profile`: the measured costs of a model on a pair of workers, on a chain or on three tiers, or on one worker."""
 
 import sys
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,7 +18,10 @@ from shared.errors import ConfigError
 if TYPE_CHECKING:
     from edge_agent.planning.prediction import KnownDevices
     from edge_agent.profiling.calibration_trainings import CalibrationSettings
+    from edge_agent.profiling.events import PieceDone
+    from shared.events import Emit
 
+T = TypeVar("T")
 SEVERAL, ONE_WORKER, CALIBRATION = "With several trainers", "A latency table", "Calibration"
 """Panels of the help."""
 OF_TABLES = {"out", "config", "overrides", "trainer", "repeats", "worker", "device", "known"}
@@ -134,7 +138,6 @@ def profile(
     cost along the chain, or blocks by samples; an interrupted run goes on. Or make the latency table of one worker."""
     with importing("edge-agent"):
         from edge_agent.profiling.calibration_trainings import CalibrationSettings
-        from shared.commands.process_log import process_log
 
     if on is not CalibrateOn.DEVICE and not calibrate:
         raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
@@ -142,8 +145,7 @@ def profile(
     loaded = load_config(EdgeConfig, config, flags)
     if worker is not None:
         refuse_others(context, OF_TABLES, "says nothing about a latency table")
-        with process_log(loaded.log, sys.stderr):
-            _measure_worker(loaded, out, worker, repeats, known or [], device)
+        _measure_worker(loaded, out, worker, repeats, known or [], device)
         return
     if device is not None or (known and not tables):
         raise ConfigError("--device and --known are for a latency table; give --worker, or --known with --table")
@@ -158,11 +160,10 @@ def profile(
             raise ConfigError("--calibrate finds out what a pair of workers bears; with several trainers leave it out")
         if tiers and (tables or order != GIVEN):
             raise ConfigError("--order and --table are for a chain, and --tiers measures three tiers; leave them out")
-        with process_log(loaded.log, sys.stderr):
-            if tiers:
-                _profile_tiers(loaded, out, repeats, dry_run=dry_run)
-            else:
-                _profile_chain(loaded, out, repeats, order, tables or [], known or [], dry_run=dry_run)
+        if tiers:
+            _profile_tiers(loaded, out, repeats, dry_run=dry_run)
+        else:
+            _profile_chain(loaded, out, repeats, order, tables or [], known or [], dry_run=dry_run)
         return
     if dry_run or tables or tiers or order != GIVEN:
         raise ConfigError(
@@ -177,27 +178,22 @@ def profile(
         bits=whole_numbers("--calibrate-bits", bits),
         on=on,
     )
-    with process_log(loaded.log, sys.stderr):
-        _profile_pair(loaded, out, repeats, settings if calibrate else None)
+    _profile_pair(loaded, out, repeats, settings if calibrate else None)
 
 
 def _profile_pair(config: EdgeConfig, out: Path, repeats: int, calibration: "CalibrationSettings | None") -> None:
     with importing("edge-agent"):
-        import asyncio
-
-        from rich.console import Console
-
-        from edge_agent.commands.terminal import counting_bars
-        from edge_agent.profiling.events import CopyTrained, Estimated, PieceDone, PieceMeasured
+        from edge_agent.profiling.events import CopyTrained
         from edge_agent.profiling.profile import profile_model
 
-    works: dict[type[PieceDone], str] = {PieceMeasured: "profiling cuts"}
-    if calibration is not None:
-        works[CopyTrained] = "training copies"
-    console = Console(stderr=True)
-    with counting_bars(console, works) as events:
-        events.subscribe(Estimated, lambda event: console.print(event.line))
-        asyncio.run(profile_model(config, repeats, out, events.emit, calibration))
+    copies: dict[type[PieceDone], str] = {} if calibration is None else {CopyTrained: "training copies"}
+    _measured(
+        config,
+        "profiling cuts",
+        lambda emit: profile_model(config, repeats, out, emit, calibration),
+        is_estimate_output=False,
+        more=copies,
+    )
     typer.echo(f"profile: {out}")
 
 
@@ -205,14 +201,8 @@ def _profile_chain(
     config: EdgeConfig, out: Path, repeats: int, order: str, tables: list[str], known: list[Path], *, dry_run: bool
 ) -> None:
     with importing("edge-agent"):
-        import asyncio
-
-        from rich.console import Console
-
-        from edge_agent.commands.terminal import counting_bars
         from edge_agent.planning.prediction import complete, load_table
-        from edge_agent.profiling.events import Estimated, PieceMeasured
-        from edge_agent.profiling.workers.chain_profile import ChainSettings, profile_chain
+        from edge_agent.profiling.workers.chain_profile import profile_chain
 
     files = dict(_name_and_file(each) for each in tables)
     if len(files) < len(tables):
@@ -220,27 +210,23 @@ def _profile_chain(
     read = {name: load_table(path) for name, path in files.items()}
     if (devices := _devices(known)) is not None:
         read = {name: complete(devices, table) for name, table in read.items()}
-    settings = ChainSettings(repeats, any_order=order == ANY, tables=read)
-    with counting_bars(Console(stderr=True), {PieceMeasured: "profiling the chain"}) as events:
-        events.subscribe(Estimated, lambda event: typer.echo(event.line))
-        chain = asyncio.run(profile_chain(config, out, settings, events.emit, dry_run=dry_run))
+    any_order = order == ANY
+    chain = _measured(
+        config,
+        "profiling the chain",
+        lambda emit: profile_chain(config, out, repeats, emit, any_order=any_order, tables=read, dry_run=dry_run),
+    )
     if chain is not None:
         typer.echo(f"chain: {out}")
 
 
 def _profile_tiers(config: EdgeConfig, out: Path, repeats: int, *, dry_run: bool) -> None:
     with importing("edge-agent"):
-        import asyncio
-
-        from rich.console import Console
-
-        from edge_agent.commands.terminal import counting_bars
-        from edge_agent.profiling.events import Estimated, PieceMeasured
         from edge_agent.profiling.workers.tiers_profile import profile_tiers
 
-    with counting_bars(Console(stderr=True), {PieceMeasured: "profiling three tiers"}) as events:
-        events.subscribe(Estimated, lambda event: typer.echo(event.line))
-        profile = asyncio.run(profile_tiers(config, out, repeats, events.emit, dry_run=dry_run))
+    profile = _measured(
+        config, "profiling three tiers", lambda emit: profile_tiers(config, out, repeats, emit, dry_run=dry_run)
+    )
     if profile is not None:
         typer.echo(f"tiers: {out}")
 
@@ -249,24 +235,49 @@ def _measure_worker(
     config: EdgeConfig, out: Path, worker: str, repeats: int, known: list[Path], device: str | None
 ) -> None:
     with importing("edge-agent"):
-        import asyncio
-
-        from rich.console import Console
-
-        from edge_agent.commands.terminal import counting_bars
         from edge_agent.planning.prediction import table_to_json
-        from edge_agent.profiling.events import PieceMeasured
         from edge_agent.profiling.latency_table import measure_table
         from shared.files.whole_file import write_whole
 
     if device == "":
         raise ConfigError('--device is ""; it must be a name')
     devices = _devices(known)
-    with counting_bars(Console(stderr=True), {PieceMeasured: "measuring runs of blocks"}) as events:
-        table = asyncio.run(measure_table(config, worker, repeats, devices, events.emit, device=device))
+    table = _measured(
+        config,
+        "measuring runs of blocks",
+        lambda emit: measure_table(config, worker, repeats, devices, emit, device=device),
+    )
     text = table_to_json(table)
     write_whole(out, lambda scratch: scratch.write_text(text))
     typer.echo(f"table: {out} ({len(table.samples)} runs of blocks)")
+
+
+def _measured(
+    config: EdgeConfig,
+    pieces: str,
+    measure: "Callable[[Emit], Coroutine[Any, Any, T]]",
+    *,
+    is_estimate_output: bool = True,
+    more: "Mapping[type[PieceDone], str] | None" = None,
+) -> T:
+    """Measure, and show on standard error how far it is. pieces, more: what is counted.
+
+    is_estimate_output: has what it costs on standard output.
+    """
+    with importing("edge-agent"):
+        import asyncio
+
+        from rich.console import Console
+
+        from edge_agent.commands.terminal import counting_bars
+        from edge_agent.profiling.events import Estimated, PieceMeasured
+        from shared.commands.process_log import process_log
+
+    console = Console(stderr=True)
+    bars = counting_bars(console, {PieceMeasured: pieces, **(more or {})})
+    with process_log(config.log, sys.stderr), bars as events:
+        events.subscribe(Estimated, lambda event: (typer.echo if is_estimate_output else console.print)(event.line))
+        return asyncio.run(measure(events.emit))
 
 
 def _devices(known: list[Path]) -> "KnownDevices | None":

@@ -1,6 +1,5 @@
 """Loads of stacked layouts: each worker runs the next blocks on the whole batch. Two workers on one cut are such, too."""
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -39,12 +38,7 @@ def stacked_loads(
         crosses = cut < blocks
         sizes = feature_bytes[cut]
         narrow = crosses & (width < FLOAT32_BITS)
-        if profile.encode is None:
-            work[near] = np.where(narrow, math.nan, work[near])
-        else:
-            encoding = profile.encode.seconds_per_byte * sizes + profile.encode.seconds
-            coding: Floats = np.where(narrow, encoding, 0.0)
-            work[near] = work[near] + coding
+        work[near] = work[near] + np.where(narrow, profile.encode_seconds[cut], 0.0)
         sent_bits: Floats = sizes * 8 * width / FLOAT32_BITS
         carried[near, far] = np.where(crosses, sent_bits, 0.0)
         carried[far, near] = np.where(crosses, gradient_bytes[cut] * 8, 0.0)

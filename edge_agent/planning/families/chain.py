@@ -153,7 +153,7 @@ class _Parts:
             self.may_end = [place == last for place in range(self.workers)]
             self.after = [range(place + 1, min(place + 2, self.workers)) for place in range(self.workers)]
         feature_bytes, gradient_bytes = profile.sizes
-        encode = self._encode(question, feature_bytes)
+        encode = self._encode(question)
         self.encode: Floats = np.array([encode * at.factors[place] for place in places])
         """Seconds in which worker n encodes a feature, by cut and width. Shape (N, L + 1, W)."""
         feature_bits = _known(np.multiply.outer(feature_bytes, np.array(self.widths) * 8 / FLOAT32_BITS))
@@ -225,12 +225,9 @@ class _Parts:
         seconds = np.concatenate([np.ravel(part) for part in every])
         return np.unique(seconds[np.isfinite(seconds)])
 
-    def _encode(self, question: Question, feature_bytes: Floats) -> Floats:
+    def _encode(self, question: Question) -> Floats:
         profile, narrow = question.profile, np.array(self.widths) < FLOAT32_BITS
-        seconds = np.full(self.blocks + 1, math.inf)
-        if profile.encode is not None:
-            seconds = _known(profile.encode.seconds_per_byte * feature_bytes + profile.encode.seconds)
-        encode = np.where(narrow, seconds[:, np.newaxis], 0.0)
+        encode = np.where(narrow, _known(profile.encode_seconds)[:, np.newaxis], 0.0)
         if profile.min_bits is not None:
             fewest = np.array(profile.min_bits, dtype=np.float64)[:, np.newaxis]
             bounded_widths = ~np.isin(self.widths, question.space.uncalibrated_bits)

@@ -145,6 +145,14 @@ class Profile:
         """Return `feature_bytes` and `gradient_bytes` as arrays, NaN if not measured. Shapes (L + 1,)."""
         return np.array(self.feature_bytes, dtype=np.float64), np.array(self.gradient_bytes, dtype=np.float64)
 
+    @cached_property
+    def encode_seconds(self) -> Floats:
+        """Return the seconds of encoding the feature at each cut in fewer than 32 bits, NaN if not measured. Shape (L + 1,)."""
+        feature_bytes, _ = self.sizes
+        if self.encode is None:
+            return np.full_like(feature_bytes, np.nan)
+        return self.encode.seconds_per_byte * feature_bytes + self.encode.seconds
+
     def link(self, near: str, far: str) -> MeasuredLink | None:
         """Return the link between two workers, up from the first; None if it is unknown."""
         if (known := self.links.get((near, far))) is not None:

@@ -7,7 +7,7 @@ taken from there.
 import asyncio
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -40,36 +40,28 @@ from shared.training.step_seconds import totals
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class ChainSettings:
-    """The measurements to make, and their number."""
-
-    repeats: int = 10
-    """Steps that each run of blocks is timed for, at least; they are spread over the rounds."""
-    any_order: bool = False
-    """True if the trainers may stand in another order."""
-    tables: Mapping[str, LatencyTable] = field(default_factory=dict)
-    """Tables of workers whose times are known, by name."""
-
-
 async def profile_chain(
     config: EdgeConfig,
     out: Path,
-    settings: ChainSettings,
+    repeats: int,
     emit: Emit = ignore,
     *,
+    any_order: bool = False,
+    tables: Mapping[str, LatencyTable] | None = None,
     dry_run: bool = False,
 ) -> Profile | None:
     """Measure the chain of a configuration, and write it to `out`.
 
-    dry_run: ends before it begins, with the estimate that it emits, and returns None. Raises IsthmusError:
-    ConfigError for a placement that is no chain, PlanError for a file of another chain.
+    repeats: steps that each run of blocks is timed for, at least; they are spread over the rounds. any_order: has trainers
+    measured wherever they may stand. tables: of workers whose times are known, by name. dry_run: ends before it begins, with
+    the estimate that it emits, and returns None. Raises IsthmusError: ConfigError for a placement that is no chain, PlanError
+    for a file of another chain.
     """
     prepare_process(config.compute.threads)
     experiment = await asyncio.to_thread(chain_experiment, config)
     try:
         with AgentThreads.started() as threads:
-            return await _profile(experiment, threads, out, settings, emit, dry_run=dry_run)
+            return await _profile(experiment, threads, out, repeats, emit, any_order, tables or {}, dry_run=dry_run)
     finally:
         await asyncio.to_thread(experiment.close)
 
@@ -78,8 +70,10 @@ async def _profile(
     experiment: Experiment,
     threads: AgentThreads,
     out: Path,
-    settings: ChainSettings,
+    repeats: int,
     emit: Emit,
+    any_order: bool,
+    tables: Mapping[str, LatencyTable],
     *,
     dry_run: bool,
 ) -> Profile | None:
@@ -88,8 +82,8 @@ async def _profile(
         raise ConfigError(
             "the placement is not of workers that each run the next blocks, so it has no chain that could be measured"
         )
-    parts = await asyncio.to_thread(MeasuredParts, out, _identity(experiment, names, settings))
-    measuring = ChainMeasuring(experiment, names, settings, parts)
+    parts = await asyncio.to_thread(MeasuredParts, out, _identity(experiment, names, repeats, any_order))
+    measuring = ChainMeasuring(experiment, names, repeats, parts, any_order, tables)
     tried = await threads.compute.run(try_blocks, experiment)
     for line in measuring.costs(tried):
         emit(Estimated(line))
@@ -97,9 +91,7 @@ async def _profile(
         return None
     async with measuring_session(experiment, threads) as session:
         await measuring.measure(session, threads, emit)
-    encode, _ = await threads.codec.run(
-        codec_fits, narrow_codec(experiment.config), settings.repeats, experiment.config
-    )
+    encode, _ = await threads.codec.run(codec_fits, narrow_codec(experiment.config), repeats, experiment.config)
     chain = measuring.chain(tried, LinearSeconds(encode["seconds_per_byte"], encode["seconds"]))
     text = profile_to_json(chain)
     await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
@@ -111,32 +103,38 @@ class ChainMeasuring:
     """The measurements of one chain, as far as they are not done."""
 
     def __init__(
-        self, experiment: Experiment, names: Sequence[str], settings: ChainSettings, parts: MeasuredParts
+        self,
+        experiment: Experiment,
+        names: Sequence[str],
+        repeats: int,
+        parts: MeasuredParts,
+        any_order: bool,
+        tables: Mapping[str, LatencyTable],
     ) -> None:
         """names: of the workers, in the order of the chain."""
         self._experiment = experiment
-        self._names, self._settings, self._parts = tuple(names), settings, parts
+        self._names, self._any_order, self._parts = tuple(names), any_order, parts
         self._runs = {name: self._runs_of(place) for place, name in enumerate(names)}
-        if strangers := settings.tables.keys() - set(names):
+        if strangers := tables.keys() - set(names):
             raise ConfigError(f"--table names {min(strangers)!r}; the workers of this chain are {', '.join(names)}")
         self._known = {
-            name: times_in_table(name, settings.tables[name], runs, experiment) if name in settings.tables else {}
+            name: times_in_table(name, tables[name], runs, experiment) if name in tables else {}
             for name, runs in self._runs.items()
         }
         """Seconds of the runs that are not measured, by worker."""
-        self._links = list(combinations(names, 2) if settings.any_order else pairwise(names))
+        self._links = list(combinations(names, 2) if any_order else pairwise(names))
         pieces = {
             name: [self._piece(run) for run in runs if run not in self._known[name]]
             for name, runs in self._runs.items()
         }
-        self._measuring = WorkerMeasuring(experiment, pieces, self._links, steps_of_a_round(settings.repeats), parts)
+        self._measuring = WorkerMeasuring(experiment, pieces, self._links, steps_of_a_round(repeats), parts)
 
     def _piece(self, run: Run) -> ToMeasure:
         return ToMeasure(*run, self._experiment.batch_size)
 
     def _runs_of(self, place: int) -> list[Run]:
         """The runs of blocks that a worker may have."""
-        places = [place] if place == 0 or not self._settings.any_order else range(1, len(self._names))
+        places = [place] if place == 0 or not self._any_order else range(1, len(self._names))
         wanted = list(dict.fromkeys(run for one in places for run in self._runs_at(one)))
         if place > 0:
             return wanted
@@ -223,7 +221,7 @@ def chain_experiment(config: EdgeConfig) -> Experiment:
     return experiment
 
 
-def _identity(experiment: Experiment, names: Sequence[str], settings: ChainSettings) -> dict[str, str]:
+def _identity(experiment: Experiment, names: Sequence[str], repeats: int, any_order: bool) -> dict[str, str]:
     """Return the settings that decide the figures, by the name of each in a sentence."""
     config, placement = experiment.config, experiment.placement
     return {
@@ -233,7 +231,7 @@ def _identity(experiment: Experiment, names: Sequence[str], settings: ChainSetti
         "batch size": str(config.data.batch_size),
         "workers": ", ".join(names),
         "staleness": f"{placement.staleness} ({config.deployment.backward})",
-        "steps": str(steps_of_a_round(settings.repeats)),
-        "order": "any" if settings.any_order else "given",
+        "steps": str(steps_of_a_round(repeats)),
+        "order": "any" if any_order else "given",
         "device": config.compute.model_dump_json(),
     }

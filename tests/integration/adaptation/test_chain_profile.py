@@ -12,7 +12,7 @@ from edge_agent.planning import Question, SearchSpace, best, best_order
 from edge_agent.planning.prediction import LatencyTable, Sample, contiguous, vector
 from edge_agent.planning.profile import load_profile
 from edge_agent.profiling.events import Estimated
-from edge_agent.profiling.workers.chain_profile import ChainSettings, profile_chain
+from edge_agent.profiling.workers.chain_profile import profile_chain
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
 from tests.support.commands import command
@@ -24,7 +24,8 @@ from tests.support.small_trainers import have_room_for
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("edge", "near", "far")
 BLOCKS, CUTS = 4, 5
-QUICK = ChainSettings(repeats=2)
+QUICK = 2
+"""Steps that each run is timed for."""
 
 
 def config_at(servers, *more):
@@ -82,7 +83,7 @@ async def test_what_each_worker_may_have_is_measured_and_every_link(tmp_path):
 async def test_in_any_order_a_trainer_is_measured_wherever_it_may_stand(tmp_path):
     path = tmp_path / "chain.json"
     async with running_trainers() as servers:
-        chain = await profile_chain(config_at(servers), path, ChainSettings(2, any_order=True))
+        chain = await profile_chain(config_at(servers), path, QUICK, any_order=True)
     _, near, far = map(measured_runs, chain.workers)
     assert near == far == {(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)}
     assert set(chain.links) == {("edge", "near"), ("near", "far"), ("edge", "far")}
@@ -168,8 +169,9 @@ def table_of(**changes):
 async def test_what_a_table_has_is_not_measured(tmp_path, monkeypatch):
     told = []
     async with measuring(monkeypatch) as (servers, asked):
-        settings = ChainSettings(2, tables={"near": table_of()})
-        chain = await profile_chain(config_at(servers), tmp_path / "chain.json", settings, noting(told))
+        chain = await profile_chain(
+            config_at(servers), tmp_path / "chain.json", QUICK, noting(told), tables={"near": table_of()}
+        )
         assert {address for address, _, _ in asked} == {str(addresses_of(servers)["far"])}
     edge, near, far = chain.workers
     assert np.nanmax(near.replayed) == np.nanmin(near.replayed) == 7.0
@@ -200,7 +202,7 @@ async def test_a_table_that_does_not_fit_is_refused_before_anybody_is_asked(
 ):
     config = edge_config(*nowhere_flags("near", "far"), *more)
     with pytest.raises(error, match=sentence):
-        await profile_chain(config, tmp_path / "c.json", ChainSettings(2, tables={worker: table}))
+        await profile_chain(config, tmp_path / "c.json", QUICK, tables={worker: table})
     assert not list(tmp_path.iterdir())
 
 
@@ -225,8 +227,9 @@ async def test_where_nothing_is_replayed_a_table_does(tmp_path):
         config = edge_config(
             *nowhere_flags("near", "far"), "deployment.staleness=2", f'deployment.backward="{backward}"'
         )
-        told, settings = [], ChainSettings(2, tables={name: tables[name] for name in names})
-        assert await profile_chain(config, tmp_path / "c.json", settings, noting(told), dry_run=True) is None
+        told, known = [], {name: tables[name] for name in names}
+        out = tmp_path / "c.json"
+        assert await profile_chain(config, out, QUICK, noting(told), tables=known, dry_run=True) is None
         assert told[2].endswith("2 runs from its table"), "the last worker never waits"
 
 
