@@ -31,7 +31,7 @@ from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
-from shared.training.optimizers import update_memory
+from shared.training.optimizers import check_optimizer, update_memory
 from shared.training.policies import policy_by_name
 from shared.training.precision import computing
 from shared.training.schedule import check_schedule
@@ -83,6 +83,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
     prepare_process(order.threads)
     LossHead(order.recipe.loss, order.allowed)  # refuses one that the operator has not allowed
     check_schedule(order.recipe, order.allowed)
+    check_optimizer(order.recipe.optimizer, order.allowed)
     data = _StandIn(order)
     steps = steps_of(order.epochs, data.steps_per_epoch)
     recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})

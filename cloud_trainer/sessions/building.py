@@ -22,7 +22,7 @@ from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
 from shared.training.losses import LossHead
-from shared.training.optimizers import update_memory
+from shared.training.optimizers import check_optimizer, update_memory
 from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Recipe
 from shared.training.schedule import check_schedule
@@ -77,6 +77,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     recipe = _recipe_of(request)
     head = LossHead(recipe.loss, allowed)
     check_schedule(recipe, allowed)
+    check_optimizer(recipe.optimizer, allowed)
     example = inputs_of(request.inputs, request.input_names, limits)
     if request.public_inputs and not set(request.public_inputs) < set(example.names):
         raise ProtocolError(

@@ -22,7 +22,7 @@ from shared.model.inputs import Inputs, InputSpecs, with_length
 from shared.model.spec import TensorSpec
 from shared.training import block_state
 from shared.training.losses import check_label_count, check_labels, label_tensors, narrowed
-from shared.training.optimizers import Grouping
+from shared.training.optimizers import Grouping, check_optimizer
 from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Changes, Recipe
 from shared.training.schedule import check_schedule
@@ -84,6 +84,7 @@ class Workload:
             total_steps=schedule_steps or total_steps,
         )
         check_schedule(self.recipe, None)
+        check_optimizer(self.recipe.optimizer, None)
         firsts = {"data.train": first}
         if self.test is not None:
             firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size, collate=self.collate))

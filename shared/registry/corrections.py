@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, settings_of
+from shared.registry.optimizers import OptimizerConfig, settings_of, spec_of
 from shared.registry.optimizers.spec import Momentum
 
 StalenessCorrection = Literal["none", "prediction"]
@@ -10,7 +10,7 @@ StalenessCorrection = Literal["none", "prediction"]
 
 def momentum_of(config: OptimizerConfig) -> Momentum | None:
     """Return what weights go on with under an optimizer; None where it keeps nothing of the kind."""
-    return OPTIMIZERS[config.name].momentum(settings_of(config))
+    return spec_of(config).momentum(settings_of(config))
 
 
 def check_correction(correction: StalenessCorrection, config: OptimizerConfig) -> None:

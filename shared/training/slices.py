@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from shared.model.chain import Block
-from shared.registry import OPTIMIZERS
+from shared.registry.optimizers import spec_of
 from shared.slicing import slice_count
 from shared.training.recipe import Recipe
 
@@ -57,7 +57,7 @@ class Slice(NamedTuple):
 def may_be_cut(recipe: Recipe) -> bool:
     """Tell whether a range is updated as a part of the whole, by its own gradient alone."""
     return (
-        OPTIMIZERS[recipe.optimizer.name].is_elementwise
+        spec_of(recipe.optimizer).is_elementwise
         and recipe.optimizer.clip_norm is None
         and recipe.accumulate_batches == 1
     )

@@ -42,6 +42,9 @@ def plain_optimizer(module: nn.Module, config: OptimizerConfig) -> torch.optim.O
         if parameter.requires_grad:
             fits = [any(fnmatchcase(name, pattern) for pattern in group.match) for group in config.groups]
             grouped[fits.index(True) + 1 if True in fits else 0]["params"].append(parameter)
+    if ":" in config.name:
+        named = {key: tuple(value) if isinstance(value, list) else value for key, value in config.kwargs.items()}
+        return resolve_name(config.name)(grouped, lr=config.learning_rate, weight_decay=config.weight_decay, **named)
     kind, keys = {
         "sgd": (torch.optim.SGD, ("momentum", "nesterov")),
         "adam": (torch.optim.Adam, ("betas", "eps")),

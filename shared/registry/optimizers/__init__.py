@@ -1,6 +1,6 @@
 """Optimizers by name: their settings, and their state for a parameter."""
 
-from shared.registry.optimizers.config import OptimizerConfig, base_rates, settings_of
+from shared.registry.optimizers.config import OptimizerConfig, base_rates, settings_of, spec_of
 from shared.registry.optimizers.registry import OPTIMIZERS
 from shared.registry.optimizers.spec import OptimizerGroup, OptimizerSettings, OptimizerSpec
 
@@ -12,4 +12,5 @@ __all__ = [
     "OptimizerSpec",
     "base_rates",
     "settings_of",
+    "spec_of",
 ]

@@ -6,29 +6,54 @@ then each optimizer's own holds.
 
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, create_model, model_validator
+from pydantic import Field, JsonValue, PositiveFloat, create_model, model_validator
 
 from shared.config import Section, toml_value
+from shared.config.arguments import check_arguments
 from shared.config.choices import refuse_unused
 from shared.registry.optimizers.registry import OPTIMIZERS
-from shared.registry.optimizers.spec import OptimizerGroup, OptimizerSettings
+from shared.registry.optimizers.spec import OptimizerGroup, OptimizerSettings, OptimizerSpec
 
 MAX_GROUPS = 20
 _OWN_KEYS = {
     name: spec.settings.model_fields.keys() - OptimizerSettings.model_fields.keys() for name, spec in OPTIMIZERS.items()
 }
+_CLASS = "package.module:class"
+_OWN_KEYS[_CLASS] = {"kwargs"}
+_NOT_ARGUMENTS = {
+    "lr": "say learning_rate beside it",
+    "weight_decay": "say weight_decay beside it",
+    **dict.fromkeys(("foreach", "fused", "capturable", "differentiable"), "every device has the same operations"),
+}
+
+
+class NamedSettings(OptimizerSettings):
+    """The settings of a class that is named by its place."""
+
+    kwargs: dict[str, JsonValue] = Field(default={})
+    """Keyword arguments of the class."""
+
+
+def _arguments(settings: NamedSettings) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.kwargs.items()}
 
 
 class _Chosen(Section):
     """The checks of the section as a whole."""
 
     name: str
+    kwargs: dict[str, JsonValue]
     clip: str
     clip_norm: float | None
 
     @model_validator(mode="after")
     def _keys_suit_the_optimizer(self) -> Self:
-        refuse_unused(self, self.name, _OWN_KEYS)
+        if self.name not in OPTIMIZERS and ":" not in self.name:
+            raise ValueError(f"name is {self.name!r}; it must be one of {', '.join(OPTIMIZERS)}, or {_CLASS}")
+        refuse_unused(self, self.name, {**_OWN_KEYS, self.name: _OWN_KEYS.get(self.name, {"kwargs"})})
+        check_arguments(f"optimizer {self.name!r}", self.kwargs)
+        if (wrong := next(iter(self.kwargs.keys() & _NOT_ARGUMENTS.keys()), None)) is not None:
+            raise ValueError(f"kwargs of optimizer {self.name!r} have {wrong}; leave it out, {_NOT_ARGUMENTS[wrong]}")
         settings_of(self)
         if self.clip == "model" and self.clip_norm is None:
             raise ValueError('clip is "model", and there is no norm to clip to; set clip_norm, or leave clip out')
@@ -37,7 +62,13 @@ class _Chosen(Section):
 
 def _fields() -> dict[str, Any]:
     """Build the section's fields: name, those of every optimizer, clipping, groups, and those of some optimizers."""
-    name = Field(next(iter(OPTIMIZERS)), description="The optimizer.")
+    name = Field(
+        next(iter(OPTIMIZERS)),
+        description="The optimizer. Any class of torch.optim or of the user's own may be named that updates each parameter by "
+        "itself; each trainer must allow it.",
+        json_schema_extra={"allowed": f"one of {', '.join(OPTIMIZERS)}, or {_CLASS}"},
+    )
+    kwargs: Any = Field({}, description=f"Keyword arguments of the class, where name is {_CLASS}.")
     clip_norm = Field(
         None,
         examples=[1.0],
@@ -56,7 +87,8 @@ def _fields() -> dict[str, Any]:
         "learning_rate, weight_decay or both. A parameter that fits several groups is in the first.",
     )
     fields: dict[str, Any] = {
-        "name": (Literal[tuple(OPTIMIZERS)], name),
+        "name": (str, name),
+        "kwargs": (dict[str, JsonValue], kwargs),
         **{key: (field.annotation, field) for key, field in OptimizerSettings.model_fields.items()},
         "clip_norm": (PositiveFloat | None, clip_norm),
         "clip": (Literal["block", "model"], clip),
@@ -91,6 +123,7 @@ if TYPE_CHECKING:
         """The name of the optimizer, and its settings."""
 
         clip_norm: float | None
+        kwargs: dict[str, JsonValue]
         clip: Literal["block", "model"]
         groups: tuple[OptimizerGroup, ...]
 
@@ -106,8 +139,15 @@ def base_rates(config: OptimizerConfig) -> list[float]:
     return [config.learning_rate, *(config.learning_rate if rate is None else rate for rate in own)]
 
 
+def spec_of(config: _Chosen) -> OptimizerSpec[Any]:
+    """Return the spec of the chosen optimizer."""
+    if (known := OPTIMIZERS.get(config.name)) is not None:
+        return known
+    return OptimizerSpec(config.name, NamedSettings, config.name, _arguments, state=None, is_elementwise=False)
+
+
 def settings_of(config: _Chosen) -> OptimizerSettings:
     """Return the settings of the chosen optimizer. Omitted ones are at its own default."""
-    settings: type[OptimizerSettings] = OPTIMIZERS[config.name].settings
+    settings: type[OptimizerSettings] = spec_of(config).settings
     given: dict[str, Any] = {key: getattr(config, key) for key in settings.model_fields}
     return settings(**{key: value for key, value in given.items() if value is not None})

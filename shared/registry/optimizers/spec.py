@@ -98,9 +98,9 @@ class OptimizerSpec(Generic[SettingsT]):
     groups' `lr` before each step."""
     keywords: Callable[[SettingsT], dict[str, Any]]
     """Function from the settings to the other keyword arguments of the class."""
-    state: Callable[[Shape, SettingsT], StateShapes]
+    state: Callable[[Shape, SettingsT], StateShapes] | None
     """State that the optimizer keeps for a parameter of this shape once it has updated it, exactly: a peer's state is
-    judged by this, and memory is counted by it."""
+    judged by this, and memory is counted by it. None where it is found by a try."""
     momentum: Callable[[SettingsT], Momentum | None] = lambda _settings: None
     """Function that gives the momentum, along which weights are predicted; None where there is none to predict them by."""
     is_elementwise: bool = True

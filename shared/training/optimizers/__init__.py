@@ -9,12 +9,14 @@ from shared.training.optimizers.building import (
     state_layout,
     update_memory,
 )
+from shared.training.optimizers.trial import check_optimizer
 
 __all__ = [
     "Grouping",
     "StateLayout",
     "StateTensor",
     "build_optimizer",
+    "check_optimizer",
     "optimizer_bytes",
     "state_layout",
     "update_memory",

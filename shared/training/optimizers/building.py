@@ -3,18 +3,19 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from inspect import unwrap
-from pkgutil import resolve_name
+from functools import cache, lru_cache, partial
+from inspect import signature, unwrap
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from shared.errors import ModelError
+from shared.factory import Allowed, load_factory
+from shared.foreign import described
 from shared.model.footprint import UpdateMemory
 from shared.model.learning import ParameterNames
-from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, base_rates, settings_of
+from shared.registry.optimizers import OptimizerConfig, base_rates, settings_of, spec_of
 from shared.training.recipe import Recipe
 
 
@@ -35,6 +36,8 @@ class StateTensor:
 
 _SPARSE = ("sgd", "adagrad")
 """Optimizers that take the sparse gradients of an embedding that is made with sparse=True."""
+_MOST_TRIED_ELEMENTS = 2**24
+"""Most elements of a parameter for which a try takes memory, where an optimizer reads the numbers that it computes."""
 StateLayout = dict[str, StateTensor]
 """The tensors kept for one parameter, by the keys of `torch.optim.Optimizer.state[parameter]`."""
 
@@ -78,10 +81,12 @@ def build_optimizer(
     `foreach` is off in all of torch's optimizers: torch turns it on by itself on a GPU only, where it changes the order of
     the operations.
     """
-    spec, settings = OPTIMIZERS[config.name], settings_of(config)
-    kind = _without_compiler(resolve_name(spec.implementation))
+    spec, settings = spec_of(config), settings_of(config)
+    kind = _class_of(spec.implementation)
     # Every optimizer's own class takes these, which the base class does not.
     keywords = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay, **spec.keywords(settings)}
+    if spec.state is None:
+        keywords = _suited(kind, keywords)
     decays = (config.weight_decay if group.weight_decay is None else group.weight_decay for group in config.groups)
     groups: list[dict[str, Any]] = [
         {"params": [], "lr": rate, "weight_decay": decay}
@@ -94,15 +99,40 @@ def build_optimizer(
 
 
 @cache
-def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """The same optimizer, which does not import torch's compiler, and has no hooks.
+def _class_of(name: str) -> type[torch.optim.Optimizer]:
+    """The optimizer of a name, `package.module:class`, which does not import torch's compiler. What a peer names was allowed.
 
     torch wraps these methods so that `torch.compile` may trace them. We never compile them, and the compiler takes 68
     MB and a second of every process that builds one. Their results are the same: no gradients are recorded in a step.
     """
-    step = torch.no_grad()(unwrap(kind.step))
-    step.hooked = True  # otherwise torch wraps it again, for hooks and a profiler that we do not use
-    return type(kind.__name__, (kind,), {"step": step, "add_param_group": unwrap(kind.add_param_group)})
+    kind = load_class(name, None)
+    changed = {"add_param_group": unwrap(kind.add_param_group)}
+    if kind.__module__.startswith(
+        ("torch.optim.", "shared.")
+    ):  # what a user has wrapped around a step of his own stays
+        changed["step"] = torch.no_grad()(unwrap(kind.step))
+        changed["step"].hooked = True  # otherwise torch wraps it again, for hooks and a profiler that we do not use
+    return type(kind.__name__, (kind,), changed)
+
+
+def load_class(name: str, allowed: Allowed | None) -> type[torch.optim.Optimizer]:
+    """Import the class of an optimizer. allowed: see `load_factory`, which raises the same; ModelError for another thing."""
+    kind = load_factory(name, allowed=allowed)
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise ModelError(f"optimizer {name!r} is no class of torch.optim.Optimizer")
+    return kind
+
+
+def takes_weight_decay(kind: type[torch.optim.Optimizer]) -> bool:
+    """Tell whether a class of optimizers has weight decay."""
+    return "weight_decay" in signature(kind).parameters
+
+
+def _suited(kind: type[torch.optim.Optimizer], keywords: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for a class that may take no weight decay, and that may take several parameters at once."""
+    if not takes_weight_decay(kind):
+        keywords = {key: value for key, value in keywords.items() if key != "weight_decay"}
+    return keywords | ({"foreach": False} if "foreach" in signature(kind).parameters else {})
 
 
 def state_layout(parameter: Tensor, config: OptimizerConfig) -> StateLayout:
@@ -112,13 +142,44 @@ def state_layout(parameter: Tensor, config: OptimizerConfig) -> StateLayout:
     """
     if not parameter.requires_grad:
         return {}
-    shapes = OPTIMIZERS[config.name].state(tuple(parameter.shape), settings_of(config))
+    if (state := spec_of(config).state) is None:
+        alone = config.model_copy(update={"groups": ()})
+        return _found_layout(alone.model_dump_json(), tuple(parameter.shape), parameter.dtype)
+    shapes = state(tuple(parameter.shape), settings_of(config))
     # torch counts in float32, or in the wider type that is its default.
     counts = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
     return {
         key: StateTensor(kept.shape, counts if kept.is_count else parameter.dtype, kept.on_host)
         for key, kept in shapes.items()
     }
+
+
+@lru_cache(maxsize=4096)
+def _found_layout(config_json: str, shape: tuple[int, ...], dtype: torch.dtype) -> StateLayout:
+    """Describe the state of a parameter by one step, without memory or, where the optimizer wants numbers, over zeros.
+
+    Raises ModelError where the optimizer fails.
+    """
+    config = OptimizerConfig.model_validate_json(config_json)
+    failure: BaseException | None = None
+    for device in ("meta", "cpu") if math.prod(shape) <= _MOST_TRIED_ELEMENTS else ("meta",):
+        parameter = nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
+        parameter.grad = torch.zeros_like(parameter)
+        try:
+            optimizer = build_optimizer({"": parameter}, config)
+            optimizer.step()
+        except Exception as cause:  # a user's code
+            failure = cause
+            continue
+        return {
+            key: StateTensor(tuple(value.shape), value.dtype, device == "meta" and value.device.type == "cpu")
+            for key, value in optimizer.state[parameter].items()
+            if isinstance(value, Tensor)
+        }
+    assert failure is not None
+    raise ModelError(
+        f"optimizer {config.name!r} cannot be tried on a parameter of shape {shape}: {described(failure)}"
+    ) from failure
 
 
 def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> int:

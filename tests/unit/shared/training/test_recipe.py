@@ -298,6 +298,7 @@ RECIPES = {
         "optimizer.eps": "number or null",
         "optimizer.groups": "array",
         "optimizer.initial_accumulator_value": "number",
+        "optimizer.kwargs": "object",
         "optimizer.learning_rate": "number",
         "optimizer.momentum": "number",
         "optimizer.name": "string",
