@@ -3,8 +3,8 @@
 The planners find the best layout for given rates. The engine adds what they leave out (paper 000, 4.4 and 4.5): rates
 are noisy, the profile ages, a change costs, and the link may be back in a moment. Its rules:
 
-- Layouts (pool.py) are compared by the steps each would have done over the last minute (beliefs.py). All are weighed where
-  they are few; otherwise those that a search finds for the conditions of the last minutes (generating.py).
+- Layouts (field.py, pool.py) are compared by the steps each would have done over the last minute (beliefs.py). All are weighed
+  where they are few; otherwise those that a search finds for the conditions of the last minutes (generating.py).
 - A change, with its move (moves.py), must pay over the steps until the next event (horizon.py). choosing.py has the rules.
 - The ledger (ledger.py) bounds the risk, and names what is proven and therefore no risk: layouts, and experts that
   follow the link from one to another (experts.py).
@@ -29,12 +29,10 @@ from edge_agent.planning.engine.choosing import Choice, Contenders, choose, leav
 from edge_agent.planning.engine.config import EngineConfig
 from edge_agent.planning.engine.decision import Decision, Observation, Reason
 from edge_agent.planning.engine.devices import FreeAnswers
-from edge_agent.planning.engine.experts import Experts
+from edge_agent.planning.engine.field import Field
 from edge_agent.planning.engine.generating import Search, SearchTimer, most_generated
 from edge_agent.planning.engine.horizon import Horizon
-from edge_agent.planning.engine.ledger import Ledger
 from edge_agent.planning.engine.measuring import BlockRange, Usual, deciding_range
-from edge_agent.planning.engine.moves import Moves
 from edge_agent.planning.engine.outcome import Outcome
 from edge_agent.planning.engine.pool import Pool, complete_pool, generated_pool
 from edge_agent.planning.engine.returning import Elsewhere, return_search, worthy_return
@@ -93,8 +91,7 @@ class Engine:
         self._timer = SearchTimer()
         self._measuring_seconds = 0.0
         """Seconds of measuring since the last observation."""
-        self._ledger = Ledger(self._config.limits, 0, 0)
-        """The account of the whole run: other choices make no debt good."""
+        self._field = Field(self._config, self._beliefs)
         if not self.knows(layout):
             raise PlanError(
                 f"the profile has nothing measured for {layout}, with which the run begins; measure it first"
@@ -110,11 +107,7 @@ class Engine:
         question = replace(self.question, space=space)
         pool = self._pool_for(question)
         self.question = question
-        self._pool, self._current = pool, pool.index(self.layout)
-        self._moves = Moves(pool, self._beliefs)
-        self._beliefs.consider(pool, self._current)
-        self._experts = Experts(self._current, pool.staleness, self._config.dwell_seconds)
-        self._ledger.begin(self._current, len(pool) + len(self._experts))
+        self._field.begin(pool, self.layout)
         self._timer.forget()
 
     def _pool_for(self, question: Question, held: Sequence[Layout] = ()) -> Pool:
@@ -153,13 +146,13 @@ class Engine:
         if self._proposal is not None:
             return None
         self._is_for_good = False
-        if not self._pool.allowed[self._current]:
+        if not self._field.is_permitted:
             if seconds - self._refused_seconds >= self._config.dwell_seconds:
                 self._propose(leave(self._contenders(), self._pool.same_but_staleness(self._current)))
         elif seconds - self._changed_seconds >= self._config.dwell_seconds:
-            choice = choose(self._contenders(), self._ledger, self._config, self._experts)
+            choice = choose(self._contenders(), self._field.ledger, self._config, self._field.experts)
             if choice is not None and choice.row == self._current:
-                self._make_home()
+                self._field.make_home()
             elif choice is not None:
                 self._propose(choice)
         return self._proposal
@@ -168,34 +161,24 @@ class Engine:
         """Return the layouts as they stand now."""
         if not self._horizon.is_behind:  # today's layout is right for the devices as they are
             self._answers.due.clear()
-        pool, beliefs, current, home = self._pool, self._beliefs, self._current, self._ledger.home
-        is_away = current != home
-        usual_home_seconds = float(self._moves.there(current, beliefs.usual)[home]) if is_away else 0.0
-        return Contenders(
-            current,
-            pool.allowed,
-            beliefs.speeds,
-            beliefs.mean_speeds,
-            self._moves.there(current),
-            self._moves.back(home),
-            usual_home_seconds,
+        return self._field.contenders(
             self._horizon.steps(self._step, self._total_steps),
             self._remaining_steps(),
-            self._horizon.is_behind,
-            beliefs.devices.is_settled(1.0 / float(beliefs.speeds[current])),
-            bool(self._answers.due),
-            pool.same_but_staleness(current) & (pool.staleness > pool.staleness[current]),
-            pool.loads.sends(),
+            is_behind=self._horizon.is_behind,
+            answers_a_device=bool(self._answers.due),
         )
 
-    def _make_home(self) -> None:
-        """Call today's layout home, against which losses are counted."""
-        self._ledger.set_home(self._current)
-        self._experts.begin(self._current)
+    @property
+    def _pool(self) -> Pool:
+        return self._field.pool
+
+    @property
+    def _current(self) -> int:
+        return self._field.current
 
     def _propose(self, choice: Choice) -> None:
         there, here = self._beliefs.mean_speeds[[choice.row, self._current]].tolist()
-        moving_seconds = self._moves.moving_seconds(self._current, choice.row)
+        moving_seconds = self._field.moves.moving_seconds(self._current, choice.row)
         self._is_for_good = choice.is_for_good
         self._proposal = Decision(
             self._pool[choice.row], 1.0 / there, 1.0 / here, moving_seconds, choice.abandon_after_seconds, choice.reason
@@ -211,7 +194,7 @@ class Engine:
     def _note_other_devices(self, workers: Collection[int]) -> None:
         assert self._seconds is not None
         self._answers.note_changed(workers, self._seconds)
-        self._ledger.forget()
+        self._field.ledger.forget()
         self._timer.forget()
 
     def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[tuple[int, int], float]:
@@ -225,7 +208,7 @@ class Engine:
     @property
     def home(self) -> Layout:
         """Return the layout against which losses are counted: the first one, or one that has proved better for good."""
-        return self._pool[self._ledger.home]
+        return self._field.home
 
     @property
     def predicted_seconds(self) -> float:
@@ -279,7 +262,7 @@ class Engine:
         place = self._places[worker.name]
         self.question = replace(self.question, profile=self.question.profile.with_worker(worker))
         self._beliefs.devices.measured_again(place)
-        self._adopt(self._pool_for(self.question, self._held))
+        self._field.go_on(self._pool_for(self.question, self._held), self.layout)
         self._beliefs.begin_again(self._current)
         self._note_other_devices({place})
 
@@ -307,28 +290,15 @@ class Engine:
         """
         if question is not self.question:
             return
-        weighed = dict.fromkeys([*layouts, *self._pool.layouts])
-        self._adopt(
-            generated_pool(
-                question, islice(weighed, most_generated(question)), [self.layout, *self._held], self.conditions
-            )
-        )
+        weighed = islice(dict.fromkeys([*layouts, *self._pool.layouts]), most_generated(question))
+        pool = generated_pool(question, weighed, [self.layout, *self._held], self.conditions)
+        self._field.go_on(pool, self.layout)
 
     @property
     def _held(self) -> list[Layout]:
         """List the layouts that matter whatever a search finds."""
         proposed = [] if self._proposal is None else [self._proposal.layout]
-        return [self.home, *proposed, *(self._pool[row] for row in self._experts.held)]
-
-    def _adopt(self, pool: Pool) -> None:
-        """Weigh other layouts. Debts, proofs and experts stay."""
-        home = pool.index(self.home)
-        rows, count = pool.rows_in(self._pool), len(self._pool)
-        self._pool, self._current = pool, pool.index(self.layout)
-        self._moves = Moves(pool, self._beliefs)
-        self._beliefs.consider(pool, self._current)
-        self._ledger.consider(home, np.append(rows, count + np.arange(len(self._experts))))
-        self._experts.consider(rows, pool.staleness, self._beliefs.mean_speeds)
+        return [self.home, *proposed, *(self._pool[row] for row in self._field.experts.held)]
 
     def return_search(self, back: Collection[str]) -> Callable[[], Plan] | None:
         """Return a search for the best layout, workers that are back among them, for `propose_return`; None for pinned cuts."""
@@ -357,7 +327,7 @@ class Engine:
             if step < self._step:
                 self._horizon.go_back(step)
             self._seconds, self._step = seconds, step
-            for each in (self._beliefs, self._ledger, self._outcome):
+            for each in (self._beliefs, self._field.ledger, self._outcome):
                 each.forget_wait()
 
     def note_elsewhere(self, seconds: float, step: int) -> None:
@@ -378,18 +348,18 @@ class Engine:
             self._answers.note_given(seconds)
         self._outcome = Outcome(proposal.seconds_per_step if proposal and is_proposed else math.nan)
         self._changed_seconds = seconds
-        self._ledger.keep_wait()
+        self._field.ledger.keep_wait()
         if layout == was:
             self._refused_seconds = seconds
-            self._ledger.forget()
-            self._experts.begin(self._current)
+            self._field.ledger.forget()
+            self._field.experts.begin(self._current)
         else:
             self._beliefs.devices.begin()
             if layout not in self._pool:
                 self.constrain(self.question.space)
-            self._current = self._pool.index(layout)
-            if self._is_for_good or not is_proposed or not self._pool.allowed[self._ledger.home]:
-                self._make_home()
+            self._field.current = self._pool.index(layout)
+            if self._is_for_good or not is_proposed or not self._pool.allowed[self._field.ledger.home]:
+                self._field.make_home()
         filling_seconds = 0.0  # ample time until the pipeline runs evenly again
         if self._seconds is not None:  # an operator may act before the first observation
             filling_seconds = 2.0 * float(self._pool.loads.at(self._beliefs.now).total[self._current])
@@ -408,14 +378,10 @@ class Engine:
         self._is_running = self._is_running or done_steps > 0
         if not self._is_running:
             return
-        beliefs = self._beliefs
         measuring_seconds, self._measuring_seconds = min(self._measuring_seconds, seconds), 0.0
         trained_seconds = seconds - measuring_seconds
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
-            beliefs.note_steps(trained_seconds, done_steps, self._current)
-        is_at_home = self._proposal is None and self._current == self._ledger.home
-        played = self._experts.play(seconds, beliefs.speeds, self._pool.allowed, self._moves.there_now)
-        self._ledger.record(seconds, np.append(beliefs.speeds, played), done_steps, is_at_home=is_at_home)
-        if is_at_home:
-            self._ledger.charge(measuring_seconds)
-        self._outcome.add(trained_seconds, trained_seconds * float(beliefs.speeds[self._current]), done_steps)
+            self._beliefs.note_steps(trained_seconds, done_steps, self._current)
+        self._field.record(seconds, done_steps, measuring_seconds, is_moving=self._proposal is not None)
+        speed = float(self._beliefs.speeds[self._current])
+        self._outcome.add(trained_seconds, trained_seconds * speed, done_steps)
