@@ -20,9 +20,10 @@ from shared.config import (
     LogConfig,
     MetricsConfig,
     Section,
+    WebConfig,
 )
 
-_HEADER_ROOM_BYTES = 1024 * 1024
+_HEADER_ROOM_BYTES = 64 * 1024
 _AllowedName = Annotated[
     str,
     Field(
@@ -65,8 +66,7 @@ class ServerConfig(Section):
     max_message_bytes: Annotated[int, Field(ge=MAX_CHUNK_BYTES + _HEADER_ROOM_BYTES)] = 8 * 1024 * 1024
     """Largest message taken from a peer. It cannot be set below the largest chunk that an edge may choose to send."""
     max_tensor_bytes: PositiveInt = 1024**3
-    """Largest tensor that a peer may announce. Bounds what one message can make this process allocate, and what the metrics of
-    an evaluation keep of its samples."""
+    """Largest tensor that a peer may announce. Bounds what one message can make this process allocate."""
     max_staleness: NonNegativeInt = 64
     """Largest staleness (K) that an edge may ask for. Memory of a session grows with it."""
     max_session_bytes: PositiveInt = 16 * 1024**3
@@ -284,6 +284,8 @@ class TrainerConfig(Config):
     """State that outlives this process."""
     control: ControlConfig = Field(default_factory=ControlConfig)
     """Address at which this trainer is watched and steered, besides server.listen."""
+    web: WebConfig = Field(default_factory=WebConfig)
+    """Page in a browser on which it is watched and steered, too."""
     metrics: MetricsConfig = Field(default_factory=MetricsConfig)
     """Figures that can be watched from outside."""
     log: LogConfig = Field(default_factory=LogConfig)

@@ -26,6 +26,7 @@ def serve(
     config: ConfigFile = None,
     overrides: Overrides = None,
     listen: Annotated[str | None, typer.Option(help="host:port to listen on (server.listen).")] = None,
+    web: Annotated[str | None, typer.Option(help="host:port of a page that shows and steers it (web.listen).")] = None,
 ) -> None:
     """Serve training sessions until SIGTERM or Ctrl-C."""
     os.environ.setdefault("GRPC_TRACE", "handshaker")  # before gRPC is imported; see cloud_trainer/rpc/connections.py
@@ -35,7 +36,8 @@ def serve(
         from cloud_trainer.server import serve as serve_until_stopped
         from shared.commands.process_log import process_log
 
-    flags = [*(overrides or []), *([f"server.listen={listen}"] if listen else [])]
+    named = {"server.listen": listen, "web.listen": web}
+    flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
     loaded = load_config(TrainerConfig, config, flags)
     with process_log(loaded.log) as raw_lines:
         asyncio.run(serve_until_stopped(loaded, raw_lines))

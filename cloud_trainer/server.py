@@ -29,7 +29,7 @@ from cloud_trainer.sessions.device_watch import DeviceWatch
 from shared.checkpoint import HELD_SECONDS
 from shared.commands.service_manager import ServiceManager
 from shared.concurrency.tasks import repeat
-from shared.control.serving import Health, control_handlers, serving_locally
+from shared.control.serving import Health, control_handlers, serving_operators
 from shared.errors import ConfigError, ExitCode, ListenError
 from shared.telemetry.metrics import serving_metrics
 from shared.telemetry.raw_lines import RawLines
@@ -95,7 +95,9 @@ class TrainerServer:
             servers.append(probed)
         self.address = self._control.address = f"{config.listen.rpartition(':')[0]}:{port}"
         await self._local.enter_async_context(
-            serving_locally(self._config.control.listen, "cloud-trainer", controlling, CONTROL, self._health)
+            serving_operators(
+                self._config.control, self._config.web, "cloud-trainer", controlling, CONTROL, self._health
+            )
         )
         for each in servers:
             await each.start()

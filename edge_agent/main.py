@@ -46,6 +46,7 @@ def run(
     cut: Annotated[int | None, typer.Option(help="How many blocks run here (deployment.cut).")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for summary and model (output.directory).")] = None,
     trace: Annotated[Path | None, typer.Option(help="File for the time line of both sides (output.trace).")] = None,
+    web: Annotated[str | None, typer.Option(help="host:port of a page that shows and steers it (web.listen).")] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with the newest session of this experiment that was interrupted, if any."),
@@ -65,6 +66,7 @@ def run(
         from shared.commands.process_log import process_log
 
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
+    named["web.listen"] = web
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
     loaded, going_on = load_config(EdgeConfig, config, flags), None
     terminal = Console(stderr=True)

@@ -18,14 +18,12 @@ from shared.errors import ConfigError, one_line
 from shared.events import Events
 from shared.events.calls import CallMade, CallRefused
 from shared.transport.auth.callers import Authenticator, FindTicket
-from shared.transport.auth.gate import Gate, GateLimits
+from shared.transport.auth.gate import Gate, GateLimits, scopes_of
 from shared.transport.auth.rate import RateLimit
 from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tls import TlsFiles, server_credentials
 from shared.transport.auth.tokens import Scope, TokenBook, read_tokens
-from shared.transport.rpc.contract import path_of
 from shared.transport.rpc.status import status_of
-from shared.wire.isthmus.v1 import options_pb2
 
 _log = structlog.get_logger(__name__)
 _LOGGED_PER_SECOND = 0.1
@@ -35,19 +33,14 @@ CHECK = f"/{health.SERVICE_NAME}/Check"
 LINK, DOWNLOAD_BLOCK = f"/{SERVICE.full_name}/Link", f"/{SERVICE.full_name}/DownloadBlock"
 REFLECTION = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
 """Methods that a ticket lets another trainer call; the last by a ticket for blocks, to measure the link."""
-_OF_THE_CONTRACT = {
-    path_of(method): Scope[options_pb2.Scope.Name(method.GetOptions().Extensions[options_pb2.scope])[len("SCOPE_") :]]
-    for service in (SERVICE, CONTROL)
-    for method in service.methods
-}
 SCOPES: dict[str, Scope | None] = {
-    **_OF_THE_CONTRACT,
+    **scopes_of(SERVICE, CONTROL),
     REFLECTION: Scope.READ,
     f"/{health.SERVICE_NAME}/Watch": Scope.READ,
     f"/{health.SERVICE_NAME}/List": Scope.READ,
     CHECK: None,  # for load balancers and probes; says only whether the trainer serves
 }
-"""The scope that each method needs, by its path. A method of ours without a scope in its proto ends the start."""
+"""The scope that each method needs, by its path."""
 
 
 def build_gate(

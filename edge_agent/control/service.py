@@ -12,7 +12,7 @@ import structlog
 
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins, check_stands
-from edge_agent.control.status import edge_status, pins_message, session_statuses
+from edge_agent.control.status import edge_status, history_rows, pins_message, session_statuses
 from edge_agent.control.trainers import trainer_listings
 from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
@@ -21,7 +21,7 @@ from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Activity, ActivityChanged
 from edge_agent.training.open_run import OpenRun, PlacementController
 from shared.control.answers import set_level, watch
-from shared.control.serving import Health, control_handlers, serving_locally
+from shared.control.serving import Health, control_handlers, serving_operators
 from shared.errors import ConfigError, DataError, IsthmusError, PlanError, StoppedError
 from shared.events import Events
 from shared.events.calls import TrainersAwaited
@@ -84,6 +84,10 @@ class EdgeControl:
         async with aclosing(watch(interval, lambda: edge_status(self._state), self._state.ended)) as statuses:
             async for status in statuses:
                 yield pb.EdgeControlServiceWatchResponse(status=status)
+
+    async def get_history(self, _request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
+        """Return the history of the run so far."""
+        return pb.GetHistoryResponse(rows=history_rows(self._state.statistics.history))
 
     @_until_the_end
     async def pause(self, _request: pb.PauseRequest) -> pb.PauseResponse:
@@ -283,13 +287,14 @@ async def judged(controller: PlacementController, document: object) -> Placement
 
 @asynccontextmanager
 async def serving_control(of: ControlState, events: Events) -> AsyncIterator[None]:
-    """Answer control calls while the block runs, as `control.listen` says. Raises ListenError."""
+    """Answer control calls while the block runs, as `control.listen` and `web.listen` say. Raises ListenError, ConfigError."""
     health = Health()
     control = EdgeControl(of, health)
     answering = control_handlers(SERVICE, control, "the agent", lambda _code: None)
     names = ("", SERVICE.full_name)
     await health.say(True, *names)
-    async with serving_locally(of.config.control.listen, "edge-agent", answering, SERVICE, health):
+    config = of.config
+    async with serving_operators(config.control, config.web, "edge-agent", answering, SERVICE, health):
         keeping = asyncio.create_task(control.keep_health(events))
         try:
             yield

@@ -2,18 +2,22 @@
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins
 from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
+from edge_agent.training.history import HistoryRow
 from edge_agent.training.open_run import OpenRun
 from edge_agent.training.statistics import Statistics
 from shared.checkpoint import CheckpointName
 from shared.control.answers import deployment_status, level_now
 from shared.telemetry.step_series import Distribution
 from shared.wire.isthmus.v1 import control_pb2 as pb
+
+_MOST_ROWS = 500
+"""Rows of a history in one answer: as many as a picture of it has room for."""
 
 
 def edge_status(state: ControlState) -> pb.EdgeStatus:
@@ -36,7 +40,6 @@ def edge_status(state: ControlState) -> pb.EdgeStatus:
         bytes_down=statistics.bytes_down,
         loss=statistics.loss,
         accuracy=statistics.accuracy,
-        metrics=statistics.metrics,
         seconds_per_step=_shown(statistics.step_time),
         log_level=level_now(),
     )
@@ -72,6 +75,12 @@ def pins_message(pins: Pins) -> pb.Pins:
     else:
         message.cuts.extend(cuts)
     return message
+
+
+def history_rows(rows: Sequence[HistoryRow]) -> list[pb.HistoryRow]:
+    """Return the messages of a history, of which some are left out evenly where there are too many; the newest is there."""
+    every = math.ceil(len(rows) / _MOST_ROWS) or 1
+    return [pb.HistoryRow(**row._asdict()) for row in reversed(rows[::-every])]
 
 
 def session_statuses(

@@ -24,6 +24,7 @@ from shared.config.sections import (
     LinkConfig,
     LogConfig,
     MetricsConfig,
+    WebConfig,
 )
 from shared.config.toml import parse_toml
 
@@ -46,6 +47,7 @@ __all__ = [
     "PeerAddress",
     "Section",
     "Table",
+    "WebConfig",
     "example_toml",
     "first_complaint",
     "is_allowed",

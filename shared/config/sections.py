@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from shared.config.section import ControlAddress, ListenAddress, Section
+from shared.config.section import ControlAddress, ListenAddress, Section, is_loopback
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
 """Largest payload of one message that either side may choose, and so the least that a receiver must accept."""
@@ -69,6 +69,34 @@ class ControlConfig(Section):
     user and root may open, or host:port on loopback, which every user of the machine may call. "auto" is a socket in
     the runtime directory of the service or the state directory of the user, control.sock or the first of control-2.sock
     and so on that is free; "none" is nowhere."""
+
+
+class WebConfig(Section):
+    listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:8080"])
+    """Address at which a browser shows this process and steers it, as the control service does (`--web`). On loopback every
+    user of the machine may; anywhere else the three keys below are needed. Left out, there is no page."""
+    certificate: Path | None = Field(default=None, examples=["/etc/isthmus/web.pem"])
+    """Certificate of the page in PEM, itself first and then its chain. A browser must trust it, and name one of its hosts. This
+    file, the key and the tokens are read again when they change."""
+    key: Path | None = Field(default=None, examples=["/etc/isthmus/web.key"])
+    """Its private key in PEM, without a passphrase, closed to other users."""
+    tokens: Path | None = Field(default=None, examples=["/etc/isthmus/operators.toml"])
+    """File of the tokens for which the page asks, as `cloud-trainer token` writes it: `read` shows, and what is steered needs
+    `operate`, or `control` for a subject's own sessions. Left out, no token is asked for."""
+
+    @model_validator(mode="after")
+    def _closed_to_strangers(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together; set both or neither")
+        if self.listen is None or is_loopback(self.listen):
+            return self
+        missing = [name for name, file in (("certificate", self.certificate), ("tokens", self.tokens)) if file is None]
+        if missing:
+            raise ValueError(
+                f"listen is {self.listen}, which other machines may reach, without {' and '.join(missing)}; set certificate, "
+                "key and tokens, or listen on 127.0.0.1"
+            )
+        return self
 
 
 class LogConfig(Section):

@@ -1,4 +1,4 @@
-"""Control services over gRPC: their handlers, and a server that only this machine reaches.
+"""Control services over gRPC: their handlers, a server that only this machine reaches, and their page where one is wanted.
 
 A service is an object with one coroutine method, or asynchronous generator, for each RPC of the contract, named in snake case.
 """
@@ -13,6 +13,7 @@ import structlog
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from shared.config import ControlConfig, WebConfig
 from shared.control.address import control_targets, held_first
 from shared.errors import ListenError
 from shared.transport.rpc.contract import Answer, handlers_of
@@ -85,18 +86,28 @@ def control_handlers(
 
 
 @asynccontextmanager
-async def serving_locally(
-    listen: str, name: str, answering: grpc.GenericRpcHandler, service: ServiceDescriptor, health_of: Health
+async def serving_operators(
+    control: ControlConfig,
+    web: WebConfig,
+    name: str,
+    answering: grpc.GenericRpcHandler,
+    service: ServiceDescriptor,
+    health_of: Health,
 ) -> AsyncIterator[None]:
-    """Answer control calls, health and reflection where only this machine reaches them, while the block runs.
+    """Answer control calls, health and reflection on this machine alone, and serve the page, while the block runs.
 
-    listen: control.listen. name: of the command. The log says where it listens. Raises ListenError when that cannot be had; at
-    "auto" it only warns.
+    name: of the command. The log says where it listens. Raises ListenError when that cannot be had; at control.listen "auto" it
+    only warns. Raises ConfigError where files of the page cannot be used.
     """
-    if listen == "none":
-        yield
-        return
+    listen = control.listen
     async with AsyncExitStack() as stack:
+        if web.listen is not None:
+            from shared.web import serving_page  # nothing of it is loaded where there is no page
+
+            await stack.enter_async_context(serving_page(web, service, answering))
+        if listen == "none":
+            yield
+            return
         try:
             await stack.enter_async_context(
                 _served(control_targets(listen, name), answering, service.full_name, health_of)

@@ -10,6 +10,7 @@ from edge_agent.planning.profile.files import (
 )
 from edge_agent.planning.profile.pair import NO_OVERHEAD, pair_profile
 from edge_agent.planning.profile.profile import (
+    DEFAULT_CODEC_FAMILY,
     NO_MESSAGE,
     Hop,
     MeasuredLink,
@@ -21,6 +22,7 @@ from edge_agent.planning.profile.profile import (
 from edge_agent.planning.profile.whole_batches import with_batch_size
 
 __all__ = [
+    "DEFAULT_CODEC_FAMILY",
     "NO_MESSAGE",
     "NO_OVERHEAD",
     "SCHEMA",

@@ -14,16 +14,23 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from shared.concurrency.tasks import repeat
 from shared.events import Emit, ignore
 from shared.events.calls import CallMade, CallRefused
 from shared.transport.auth.callers import Authenticator, Caller, Context, set_caller
-from shared.transport.auth.probes import Probes
+from shared.transport.auth.places import Places
 from shared.transport.auth.rate import RateLimit
 from shared.transport.auth.tokens import Scope
+from shared.transport.rpc.contract import path_of
 from shared.transport.rpc.status import StatusError, abort
+from shared.wire.isthmus.v1 import options_pb2
 
+PROBE_SECONDS = 5.0
+"""Longest time from the beginning of a probe to its answer."""
+MOST_PROBES = 256
+"""Probes at one time. Each holds a few kilobytes."""
 _BUSY_RETRY_SECONDS = 1.0
 """Delay before a caller with too many calls under way may try again. By then one of them has usually ended."""
 _CLOSED_RETRY_SECONDS = 5.0
@@ -43,6 +50,17 @@ class _Call:
     who: Caller
     scope: Scope
     limit: asyncio.Timeout
+
+
+def scopes_of(*services: ServiceDescriptor) -> dict[str, Scope]:
+    """Return the scope that the contract says for each method, by its path. A method without one ends the start."""
+    return {
+        path_of(method): Scope[
+            options_pb2.Scope.Name(method.GetOptions().Extensions[options_pb2.scope])[len("SCOPE_") :]
+        ]
+        for service in services
+        for method in service.methods
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +96,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._under_way: dict[str, set[_Call]] = {}
         self._withdrawn: set[_Call] = set()
         """The calls that the last look has found to be withdrawn."""
-        self._probes = Probes()
+        self._probes = Places(MOST_PROBES, PROBE_SECONDS)
         self._emit = emit
 
     async def intercept_service(

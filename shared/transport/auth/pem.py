@@ -35,3 +35,12 @@ def certificates(data: bytes, key: str, path: Path) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(data)
     except ValueError as cause:
         raise ConfigError(f"{key}: {path} holds no certificate in PEM") from cause
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Return the names and addresses of hosts for which a certificate stands; a name may begin with a star for one label."""
+    try:
+        known = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+    return (*known.get_values_for_type(x509.DNSName), *map(str, known.get_values_for_type(x509.IPAddress)))

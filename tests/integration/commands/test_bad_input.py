@@ -158,9 +158,16 @@ def test_an_unknown_flag():
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_for_metrics_that_is_in_use():
+def test_a_port_for_metrics_or_a_page_that_is_in_use():
     with listener() as address:
         agent_fails(ExitCode.LISTEN, f"metrics.listen: cannot listen on {address}", flags=[f"metrics.listen={address}"])
+        agent_fails(ExitCode.LISTEN, f"web.listen: cannot listen on {address}", flags=[f"web.listen={address}"])
+
+
+def test_a_page_that_other_machines_would_reach_in_clear_text():
+    says = ("web.listen", "0.0.0.0:8080, which other machines may reach, without certificate and tokens")
+    agent_fails(ExitCode.CONFIG, "web: ", *says[1:], flags=["web.listen=0.0.0.0:8080"])
+    trainer_fails(ExitCode.CONFIG, "web: ", *says[1:], flags=["web.listen=0.0.0.0:8080"])
 
 
 @pytest.mark.first_case

@@ -177,6 +177,7 @@ def use_the_commands(edge):
     assert agent("release") == "pinned: nothing\n"
     assert agent("checkpoint") == f"every worker has a checkpoint before step {status['step']}\n"
     assert status["sessionId"] in agent("sessions").replace("\n", "")
+    assert edge("GetHistory") == {}
     assert agent("log-level", "info") == "the log level is info\n"
     with pytest.raises(RefusedError, match="no decision engine runs"):
         agent("planner", "fixed")
@@ -303,7 +304,7 @@ def test_the_document_shows_every_call_and_what_it_really_answers(answers):
     assert rows.keys() == answers.keys()
     shown = {method: json.loads(answer) for method, answer in rows.items() if answer}
     shown |= {f"isthmus.v1.{method}": json.loads(answer) for method, answer in BLOCK.findall(page)}
-    left = {f"{EDGE}/{name}" for name in ("Watch", "ListTrainers", "ListSessions")}
+    left = {f"{EDGE}/{name}" for name in ("Watch", "GetHistory", "ListTrainers", "ListSessions")}
     left |= {f"{TRAINER}/{name}" for name in ("Watch", "GetStatus", "ListGroups", "ListSessions")}
     assert answers.keys() - shown.keys() == left, "one status is shown, and no list: describe tells the others"
     for method, answer in shown.items():

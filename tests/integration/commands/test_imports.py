@@ -116,3 +116,10 @@ def test_a_notebook_completes_what_the_agent_exports_without_importing_it():
 def test_what_the_agent_exports_is_there():
     script = "import edge_agent; assert all(getattr(edge_agent, name) for name in edge_agent.__all__)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+def test_without_a_page_nothing_of_one_is_loaded():
+    script = "import sys, edge_agent.run, cloud_trainer.server; print(*(name for name in sys.modules if 'shared.web' in name))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

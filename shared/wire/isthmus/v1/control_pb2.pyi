@@ -459,26 +459,6 @@ class EdgeStatus(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    @_typing.final
-    class MetricsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.float
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.float = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
     STATE_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     TRAINER_FIELD_NUMBER: _builtins.int
@@ -513,7 +493,6 @@ class EdgeStatus(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     REFUSED_CHANGE_FIELD_NUMBER: _builtins.int
     MEASURING_SECONDS_FIELD_NUMBER: _builtins.int
-    METRICS_FIELD_NUMBER: _builtins.int
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
@@ -602,10 +581,6 @@ class EdgeStatus(_message.Message):
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandidateStatus]:
         """Where the run chooses among trainers: those that can be chosen now and the device alone, the fastest first."""
 
-    @_builtins.property
-    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """The values of `training.metrics` at the last evaluation, by their names."""
-
     def __init__(
         self,
         *,
@@ -643,11 +618,10 @@ class EdgeStatus(_message.Message):
         candidates: _abc.Iterable[Global___CandidateStatus] | None = ...,
         refused_change: _builtins.str = ...,
         measuring_seconds: _builtins.float | None = ...,
-        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "metrics", b"metrics", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "refused_change", b"refused_change", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "refused_change", b"refused_change", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -876,6 +850,158 @@ class EdgeControlServiceWatchResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EdgeControlServiceWatchResponse: _TypeAlias = EdgeControlServiceWatchResponse  # noqa: Y015
+
+@_typing.final
+class GetHistoryRequest(_message.Message):
+    """Asks for the history of the run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHistoryRequest: _TypeAlias = GetHistoryRequest  # noqa: Y015
+
+@_typing.final
+class GetHistoryResponse(_message.Message):
+    """The history of the run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryRow]:
+        """The newest last."""
+
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___HistoryRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHistoryResponse: _TypeAlias = GetHistoryResponse  # noqa: Y015
+
+@_typing.final
+class HistoryRow(_message.Message):
+    """One row of a run's history."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STEP_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    TRAIN_LOSS_FIELD_NUMBER: _builtins.int
+    TEST_LOSS_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    EDGE_BLOCKS_FIELD_NUMBER: _builtins.int
+    STALENESS_FIELD_NUMBER: _builtins.int
+    BITS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    BYTES_UP_FIELD_NUMBER: _builtins.int
+    BYTES_DOWN_FIELD_NUMBER: _builtins.int
+    SAMPLES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """Steps that were done."""
+    epoch: _builtins.int
+    """The number of the epoch of the last of them, from 1."""
+    samples: _builtins.int
+    """Samples of these steps."""
+    train_loss: _builtins.float
+    """Mean loss of the batches since the row before; left out where there was no batch."""
+    test_loss: _builtins.float
+    """Mean loss of the test set; left out without an evaluation at this step."""
+    accuracy: _builtins.float
+    """Share of the test samples that were right; left out without an evaluation, and where the loss is not of classes."""
+    learning_rate: _builtins.float
+    """Rate of the last step."""
+    edge_blocks: _builtins.int
+    """Blocks that the edge ran or owned."""
+    staleness: _builtins.int
+    """K."""
+    bits: _builtins.int
+    """Bits of an element of a feature on the edge's link."""
+    seconds: _builtins.float
+    """Seconds that the run had trained, in all its processes."""
+    bytes_up: _builtins.int
+    """Payload bytes that the run had sent."""
+    bytes_down: _builtins.int
+    """Payload bytes that it had received."""
+    samples_per_second: _builtins.float
+    """Samples trained on in a second since the row before."""
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Values of training.metrics, by their names."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        samples: _builtins.int = ...,
+        train_loss: _builtins.float | None = ...,
+        test_loss: _builtins.float | None = ...,
+        accuracy: _builtins.float | None = ...,
+        learning_rate: _builtins.float = ...,
+        edge_blocks: _builtins.int = ...,
+        staleness: _builtins.int = ...,
+        bits: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        bytes_up: _builtins.int = ...,
+        bytes_down: _builtins.int = ...,
+        samples_per_second: _builtins.float = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "bits", b"bits", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "edge_blocks", b"edge_blocks", "epoch", b"epoch", "learning_rate", b"learning_rate", "metrics", b"metrics", "samples", b"samples", "samples_per_second", b"samples_per_second", "seconds", b"seconds", "staleness", b"staleness", "step", b"step", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
+    _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
+    _WhichOneofReturnType__test_loss: _TypeAlias = _typing.Literal["test_loss"]  # noqa: Y015
+    _WhichOneofArgType__test_loss: _TypeAlias = _typing.Literal["_test_loss", b"_test_loss"]  # noqa: Y015
+    _WhichOneofReturnType__train_loss: _TypeAlias = _typing.Literal["train_loss"]  # noqa: Y015
+    _WhichOneofArgType__train_loss: _TypeAlias = _typing.Literal["_train_loss", b"_train_loss"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__accuracy) -> _WhichOneofReturnType__accuracy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__test_loss) -> _WhichOneofReturnType__test_loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__train_loss) -> _WhichOneofReturnType__train_loss | None: ...
+
+Global___HistoryRow: _TypeAlias = HistoryRow  # noqa: Y015
 
 @_typing.final
 class PauseRequest(_message.Message):

@@ -1,18 +1,15 @@
-"""Places for probes: the newest gets one, whatever the oldest does with its own."""
+"""Places: the newest caller gets one, whatever the oldest does with its own."""
 
 import asyncio
 
 import pytest
 
-from shared.transport.auth import probes
-from shared.transport.auth.probes import Probes
+from shared.transport.auth.places import Places
 from shared.transport.rpc.status import StatusError
 
 
-async def test_a_probe_gets_a_place_while_the_oldest_is_only_just_ending(monkeypatch):
-    monkeypatch.setattr(probes, "MOST_PROBES", 1)
-    monkeypatch.setattr(probes, "PROBE_SECONDS", 0.01)
-    places, ending, go_on = Probes(), asyncio.Event(), asyncio.Event()
+async def test_the_newest_gets_a_place_while_the_oldest_is_only_just_ending():
+    places, ending, go_on = Places(1, 0.01), asyncio.Event(), asyncio.Event()
 
     async def ends_slowly():
         async with places.place():
