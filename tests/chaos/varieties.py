@@ -31,6 +31,8 @@ OVERFLOWING = (
 )
 BY_BLOCK = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}'
 TOGETHER = 'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}'
+NAMED = 'training.optimizer={name="tests.support.models.optimizers:Nadam", learning_rate=0.003}'
+CYCLE = 'training.schedule={name="onecycle"}'
 OF_TWO_BATCHES, BIASES = "training.accumulate_batches=2", 'model.learns=["*bias"]'
 
 
@@ -52,10 +54,11 @@ VARIETIES = (
     Variety((*SKIPPING, BY_BLOCK), may_be_divided=False),
     Variety((*OVERFLOWING, BY_BLOCK, 'training.precision="fp16"'), has_stateless=False),
     Variety((*SKIPPING, TOGETHER, OF_TWO_BATCHES), may_be_divided=False),
+    Variety((*PERCEPTRON, NAMED, CYCLE)),
 )
 """Varieties of the runs by turns: block by block after every batch, and all blocks clipped together after two; of all
-parameters, and of few beside a base that stays as it is, as with adapters; with several tensors between blocks; and in float16,
-where some gradients overflow."""
+parameters, and of few beside a base that stays as it is, as with adapters; with several tensors between blocks; in float16,
+where some gradients overflow; and by an optimizer named by its class, whose momentum goes up and down."""
 
 
 class Expected(NamedTuple):

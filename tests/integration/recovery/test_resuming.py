@@ -114,13 +114,26 @@ async def test_what_decides_no_result_may_change(stopped, change):
     assert_same_bits(plain_state(edge_config(*TRAINING)), result.module.state_dict())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-async def test_the_state_of_every_optimizer_is_in_a_checkpoint(tmp_path, optimizer):
-    chosen = f"training.optimizer={OPTIMIZERS[optimizer]}"
-    async with stopped_run(tmp_path, chosen) as flags:
+NAMED = '{name="tests.support.models.optimizers:Nadam", learning_rate=0.003, kwargs={betas=[0.8, 0.99]}}'
+CYCLE = 'training.schedule.name="onecycle"'
+WEIGHTED = f"training.loss.kwargs={{weight={[0.1 + place for place in range(10)]}}}"
+
+
+@pytest.mark.parametrize(
+    "chosen", [*([each] for each in OPTIMIZERS.values()), [NAMED, CYCLE, WEIGHTED]], ids=[*OPTIMIZERS, "named"]
+)
+async def test_the_state_of_every_optimizer_is_in_a_checkpoint(tmp_path, chosen):
+    flags_of_it = [f"training.optimizer={chosen[0]}", *chosen[1:]]
+    async with stopped_run(tmp_path, *flags_of_it) as flags:
         result, steps = await gone_on(flags)
     assert min(step for step in steps if step) >= STOPPED_AT
-    assert_same_bits(plain_state(edge_config(*TRAINING, chosen)), result.module.state_dict())
+    assert_same_bits(plain_state(edge_config(*TRAINING, *flags_of_it)), result.module.state_dict())
+
+
+@pytest.mark.parametrize("change", [WEIGHTED, CYCLE, f"training.optimizer={NAMED}"])
+async def test_another_recipe_is_refused(stopped, change):
+    with pytest.raises(ConfigError, match="cannot go on with other settings"):
+        await gone_on(stopped, change)
 
 
 async def test_what_may_change_the_last_bits_is_told(stopped):

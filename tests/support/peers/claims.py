@@ -170,6 +170,21 @@ CLAIMS = [
         "OpenSession", "a factory's name as long as a message", _opening(model=_model("a." * (MOST_MESSAGE_BYTES // 2)))
     ),
     Claim("OpenSession", "a recipe as long as a message", _opening(recipe_json=_recipe(loss="x" * MOST_MESSAGE_BYTES))),
+    Claim(
+        "OpenSession",
+        "a loss with ten thousand weights",
+        _opening(recipe_json=_recipe(loss={"name": "cross_entropy", "kwargs": {"weight": [1.0] * 10_000}})),
+    ),
+    Claim(
+        "OpenSession",
+        "a schedule that nobody has allowed",
+        _opening(recipe_json=_recipe(schedule={"name": "os:getpid"})),
+    ),
+    Claim(
+        "OpenSession",
+        "an optimizer that nobody has allowed",
+        _opening(recipe_json=_recipe(optimizer={"name": "subprocess:Popen", "kwargs": {"args": "true"}})),
+    ),
     Claim("OpenSession", "names of a million blocks", _opening(block_names=["block"] * 1_000_000)),
     Claim(
         "OpenSession",
