@@ -23,7 +23,7 @@ from shared.config import (
     WebConfig,
 )
 
-_HEADER_ROOM_BYTES = 64 * 1024
+_HEADER_ROOM_BYTES = 1024 * 1024
 _AllowedName = Annotated[
     str,
     Field(
@@ -66,7 +66,8 @@ class ServerConfig(Section):
     max_message_bytes: Annotated[int, Field(ge=MAX_CHUNK_BYTES + _HEADER_ROOM_BYTES)] = 8 * 1024 * 1024
     """Largest message taken from a peer. It cannot be set below the largest chunk that an edge may choose to send."""
     max_tensor_bytes: PositiveInt = 1024**3
-    """Largest tensor that a peer may announce. Bounds what one message can make this process allocate."""
+    """Largest tensor that a peer may announce. Bounds what one message can make this process allocate, and what the metrics of
+    an evaluation keep of its samples."""
     max_staleness: NonNegativeInt = 64
     """Largest staleness (K) that an edge may ask for. Memory of a session grows with it."""
     max_session_bytes: PositiveInt = 16 * 1024**3

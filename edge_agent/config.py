@@ -36,8 +36,9 @@ from shared.config import (
     WebConfig,
 )
 from shared.errors import ConfigError
-from shared.registry import LossConfig, OptimizerConfig, Precisions, bit_widths
+from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precisions, bit_widths
 from shared.registry.corrections import check_correction
+from shared.registry.metrics import MOST_METRICS, check_distinct
 from shared.training.recipe import ScheduleConfig
 
 _DIGITS = "edge_agent.data:digits"
@@ -182,6 +183,12 @@ class TrainingConfig(Section):
     checkpoint_activations: bool = False
     """Keep only the inputs of each block for its backward, which computes the block's forward again: less memory for more
     computing, with the same results."""
+    metrics: tuple[MetricConfig, ...] = Field(
+        default=(), max_length=MOST_METRICS, examples=[["top5", {"name": "my_metrics:Recall", "kwargs": {"of": 3}}]]
+    )
+    """Metrics of the evaluations beside the loss: names, or tables with a name, kwargs and an alias, under which the value is
+    shown. A user's own is a function of the output and the labels, whose numbers are averaged over samples, or a class with the
+    methods update, state, merge and value, or one of torchmetrics. The trainer's operator must allow it too."""
     evaluate_every_epochs: NonNegativeInt = 1
     """Epochs between evaluations. 0 evaluates at the end only, and after `evaluate_every_steps`."""
     evaluate_every_steps: PositiveInt | None = Field(default=None, examples=[500])
@@ -189,9 +196,9 @@ class TrainingConfig(Section):
     early_stop: EarlyStopConfig | None = Field(
         default=None, examples=[{"metric": "loss", "mode": "min", "patience": 3}]
     )
-    """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss" or "accuracy", was not
-    better by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left out, the smaller
-    loss and the larger of all others. Left out, all steps are done."""
+    """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss", "accuracy" or one of
+    `metrics`, was not better by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left
+    out, the smaller loss and the larger of all others. Left out, all steps are done."""
     keep_best: FollowedFigure | None = Field(default=None, examples=[{"metric": "loss", "mode": "min"}])
     """Figure by which the weights of the best evaluation are kept too, as `best.safetensors`; `metric` and `mode` are as for
     `early_stop`. At each evaluation that is the best so far, the weights of the trainers' blocks come to this device."""
@@ -204,6 +211,11 @@ class TrainingConfig(Section):
     """Optimizer: the rule by which weights follow gradients. Each block has its own state, on whichever side it is."""
     schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
     """Schedule of the learning rate over the steps."""
+
+    @model_validator(mode="after")
+    def _metrics_are_distinct(self) -> Self:
+        check_distinct(self.metrics)
+        return self
 
 
 class EngineSection(Section):
@@ -336,6 +348,14 @@ class EdgeConfig(Config):
     @model_validator(mode="after")
     def _codec_can_follow_the_learning_rate(self) -> Self:
         check_adaptive(self.deployment, self.training.schedule)
+        return self
+
+    @model_validator(mode="after")
+    def _metrics_have_samples(self) -> Self:
+        if self.training.metrics and self.data.test is None:
+            raise ValueError(
+                "training.metrics are computed of data.test, which is left out; give it, or leave them out"
+            )
         return self
 
     @model_validator(mode="after")

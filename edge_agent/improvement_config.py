@@ -14,7 +14,7 @@ LOSS, ACCURACY = "loss", "accuracy"
 
 class FollowedFigure(Section):
     metric: str = LOSS
-    """Figure of the test set that tells: "loss" or "accuracy"."""
+    """Figure of the test set that tells: "loss", "accuracy", or one of `training.metrics`."""
     mode: Literal["min", "max"] | None = Field(default=None, examples=["min"])
     """Direction in which it gets better. Left out, "min" for the loss and "max" for all others."""
 
@@ -52,7 +52,9 @@ def check_followed(config: "EdgeConfig") -> None:
             raise ValueError(
                 f"{key} is set and group.name is {config.member.name!r}; each member evaluates by itself, so leave it out"
             )
-        if figure.metric not in (LOSS, ACCURACY):
+        known = [LOSS, ACCURACY, *(metric.shown_as for metric in config.training.metrics)]
+        if figure.metric not in known:
             raise ValueError(
-                f'{key}.metric is "{figure.metric}", which is not computed; choose {LOSS!r} or {ACCURACY!r}'
+                f'{key}.metric is "{figure.metric}", which is not computed; choose one of {", ".join(map(repr, known))}, or '
+                "add it to training.metrics"
             )

@@ -25,6 +25,8 @@ MOST_RECALLED_SAMPLES = 2**31 - 1
 """Greatest number of samples whose features a trainer keeps: their numbers travel as int32."""
 MAX_DIMENSIONS = 8
 """Most dimensions of a tensor on a link (see `TensorHeader.shape`). The check comes before code loops over millions of them."""
+MOST_METRIC_STATE_BYTES = 32 * 1024
+"""Most bytes of the states of all metrics that a worker tells of an evaluation: they go to the agent in one report."""
 MOST_WORKERS = 16
 """Workers of one session: what crosses between them is looked at pair by pair."""
 

@@ -16,8 +16,9 @@ from benchmarks.chain.machines import Machines, started
 from benchmarks.chain.pace import seconds_per_step
 from benchmarks.net import meshed_namespaces
 from benchmarks.support.report import Spread
+from benchmarks.tiers.phases import phases_of
 from benchmarks.tiers.sleeping import flags_of
-from edge_agent.planning import Profile, Question, SearchSpace, costed, phases_of
+from edge_agent.planning import Profile, Question, SearchSpace, costed
 from shared.errors import PlanError
 from shared.placement import AGENT, Placement, document_of
 

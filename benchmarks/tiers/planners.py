@@ -8,8 +8,9 @@ from rich.table import Table
 
 from benchmarks.tiers.linear_programme import every_division
 from benchmarks.tiers.networks import ALEXNET, Layer, Network, Setting, document_of, profile_of
+from benchmarks.tiers.phases import phases_of
 from edge_agent.planner_names import BEST, HIERTRAIN
-from edge_agent.planning import Question, SearchSpace, conditions_of, phases_of, planned
+from edge_agent.planning import Question, SearchSpace, conditions_of, planned
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.columns import columns_of
 from edge_agent.planning.papers.hiertrain import eq12_seconds

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from benchmarks.tiers.networks import ALEXNET, LENET, Network, Setting, profile_of
+from benchmarks.tiers.phases import phases_of
 from edge_agent.planner_names import ALL_CLOUD, ALL_DEVICE, ALL_EDGE, BEST, HIERTRAIN, TIER_PLANNER_NAMES
-from edge_agent.planning import Question, SearchSpace, phases_of, planned
+from edge_agent.planning import Question, SearchSpace, planned
 from edge_agent.planning.families.tiers.divisions import Division
 
 NEAR_MBIT = 5.0

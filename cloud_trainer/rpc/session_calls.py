@@ -147,9 +147,11 @@ class SessionCalls:
 
     async def join_evaluation(self, request: pb.JoinEvaluationRequest, context: Context) -> None:
         """Take part in an evaluation until the caller ends this call."""
+        if not is_step(request.batches):
+            raise ProtocolError(f"no evaluation has {request.batches} batches; it has {MOST_STEPS} at most")
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
-                evaluation = await session.evaluations.begin(request.evaluation)
+                evaluation = await session.evaluations.begin(request.evaluation, request.batches)
             try:
                 tickets = session.issue_tickets(evaluation.number)
                 await context.write(pb.JoinEvaluationResponse(tickets=tickets))

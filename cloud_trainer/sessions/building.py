@@ -22,6 +22,7 @@ from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
 from shared.training.losses import LossHead
+from shared.training.metrics import Metrics, load_metrics
 from shared.training.optimizers import check_optimizer, update_memory
 from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Recipe
@@ -59,6 +60,7 @@ class OpenedModel(NamedTuple):
     chain: Chain
     recipe: Recipe
     head: LossHead
+    metrics: Metrics | None
     memory: SessionMemory
     activation_bytes: int
     """Bytes that autograd keeps of a batch, over all blocks."""
@@ -78,6 +80,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     head = LossHead(recipe.loss, allowed)
     check_schedule(recipe, allowed)
     check_optimizer(recipe.optimizer, allowed)
+    metrics = load_metrics(recipe, allowed, limits.tensor_bytes, limits.of_a_build)
     example = inputs_of(request.inputs, request.input_names, limits)
     if request.public_inputs and not set(request.public_inputs) < set(example.names):
         raise ProtocolError(
@@ -135,7 +138,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
             "same name: both sides must have the same version of the model's code",
         )
-    return OpenedModel(chain, recipe, head, memory, estimate - state_bytes(chain.module, updates))
+    return OpenedModel(chain, recipe, head, metrics, memory, estimate - state_bytes(chain.module, updates))
 
 
 def _recipe_of(request: OpenSessionRequest) -> Recipe:

@@ -101,7 +101,8 @@ def simulate(
         refuse_others(context, OF_GROUPS, "is for planners and says nothing about the strategies of a group")
         links = open_links(trace, downlink_trace, downlink, trace_run, [round_trip_seconds(round_trip, loaded)])
         duration = links[0].duration_seconds if seconds is None else seconds
-        print_runs(compare_strategies(loaded, links[0], members, duration, named(strategy)), as_json=as_json)
+        names = named(strategy)
+        print_runs(compare_strategies(loaded, links[0], members, duration, names), names, as_json=as_json)
         return
     if members != 1:
         raise PlanError("--members is for a group; give --strategy, too")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Column, Table
@@ -118,6 +119,8 @@ def summary_table(summary: Summary) -> Table:
         table.add_row("accuracy", f"{summary.accuracy:.2%}")
     if summary.test_loss is not None:
         table.add_row("test loss", f"{summary.test_loss:.4f}")
+    for name, value in summary.metrics.items():
+        table.add_row(escape(name), f"{value:.4g}")
     table.add_row("train loss", _shown(summary.train_loss, ".4f"))
     table.add_row(
         "time", f"{summary.seconds:.1f} s for {summary.steps} steps, {summary.samples_per_second:.0f} samples/s"

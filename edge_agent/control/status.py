@@ -40,6 +40,7 @@ def edge_status(state: ControlState) -> pb.EdgeStatus:
         bytes_down=statistics.bytes_down,
         loss=statistics.loss,
         accuracy=statistics.accuracy,
+        metrics=statistics.metrics,
         seconds_per_step=_shown(statistics.step_time),
         log_level=level_now(),
     )

@@ -79,6 +79,8 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
     loss = f"{status.loss:.4g}" if status.HasField("loss") else "-"
     table.add_row("loss", loss + (f"  [dim]{trend.loss}[/]" if trend else ""))
     table.add_row("accuracy", f"{status.accuracy:.2%}" if status.HasField("accuracy") else "-")
+    for name, value in sorted(status.metrics.items()):
+        table.add_row(escape(name), f"{value:.4g}")
     table.add_row("checkpoint", _checkpoint(status))
     table.add_row("log level", word(pb.LogLevel.Name(status.log_level), "LOG_LEVEL_"))
     return table

@@ -98,7 +98,7 @@ class Experiment(Workload):
 
     def is_whole(self, block: int) -> bool:
         """Tell whether one worker has to run a block on all samples of a batch."""
-        return block == len(self.chain.blocks) - 1 and not self.config.training.loss.is_divisible
+        return block == len(self.chain.blocks) - 1 and bool(self.one_judge)
 
     def handed_over(self, before: Placement, successor: str, worker: str = "") -> Placement:
         """The placement that gives a trainer without blocks all that another one has.

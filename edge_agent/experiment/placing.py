@@ -36,7 +36,6 @@ from shared.placement import (
     two_workers,
     weight_crossings,
 )
-from shared.registry import LossConfig
 from shared.training.held_state import changing_blocks
 
 
@@ -72,18 +71,17 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     privacy = workload.config.privacy
     model = workload.facts
     check(placement, model, permissions_of(privacy, labels_to))
-    _check_loss(placement, workload.config.training.loss)
+    _check_judges(placement, workload)
     receivers = dict.fromkeys(one.receiver for one in crossings(placement, model) if one.cargo is Cargo.LABEL)
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
 
 
-def _check_loss(placement: Placement, loss: LossConfig) -> None:
+def _check_judges(placement: Placement, workload: Workload) -> None:
     heads = [tile.worker for tile in placement.holders(placement.blocks - 1)]
-    if len(heads) > 1 and not loss.is_divisible:
+    if len(heads) > 1 and workload.one_judge:
         raise ConfigError(
-            f"placement: {' and '.join(heads)} would each compute the loss {loss.name!r} of a part of the batch, and it is the "
-            "mean over all tokens of a batch, or by the weights of its classes; let one worker have the last block for all "
-            "samples"
+            f"placement: {' and '.join(heads)} would each compute the loss {workload.recipe.loss.name!r} of a part of the "
+            f"batch, and {workload.one_judge}; let one worker have the last block for all samples"
         )
 
 

@@ -7,6 +7,7 @@ from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evalu
 from edge_agent.data.named import load_dataset
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.first_weights import load_weights
+from edge_agent.experiment.judging import why_one_judge
 from edge_agent.experiment.operations import block_operations
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.side_effects import check_side_effects
@@ -66,6 +67,7 @@ class Workload:
             optimizer=training.optimizer,
             schedule=training.schedule,
             loss=training.loss,
+            metrics=training.metrics,
             seed=training.seed,
             precision=training.precision,
             accumulate_batches=training.accumulate_batches,
@@ -117,6 +119,8 @@ class Workload:
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
         self._check_followed()
         check_side_effects(self.chain, self.recipe, first)
+        self.one_judge = why_one_judge(self.chain, self.recipe, firsts.get("data.test"))
+        """See `why_one_judge`."""
 
     def _check_followed(self) -> None:
         """Refuse to follow an accuracy that evaluations do not find. Raises ConfigError."""

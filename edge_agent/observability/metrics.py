@@ -1,6 +1,7 @@
 """Metrics of an edge besides those of both sides. At a scrape, gauges are read from the place that keeps the figure."""
 
 import time
+from collections.abc import Iterable
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -129,6 +130,9 @@ class EdgeMetrics(TrainingMetrics):
         # T4 is counted where a transfer begins, which is at trainers.
         super().__init__(registry, {"edge": statistics.edge, "uplink": statistics.uplink, "cloud": statistics.cloud})
         _show(statistics, registry)
+        self._of_evaluations = KnownGauge(
+            "isthmus_metric", "Value of a metric of training.metrics at the last evaluation.", registry, ["name"]
+        )
         Distributions(
             "isthmus_step_seconds",
             "Seconds from one finished step to the next, while the run runs.",
@@ -245,6 +249,11 @@ class EdgeMetrics(TrainingMetrics):
         self._run.clear()
         self._run.labels(run_id).set(1)
 
+    def show_metrics(self, names: Iterable[str], statistics: Statistics) -> None:
+        """Show the values of the evaluations' metrics."""
+        for name in names:
+            self._of_evaluations.show(partial(_value_of, statistics, name), name)
+
     def show_workers(self, statistics: Statistics) -> None:
         """Have a series for each worker and each direction of a link that there is now, and for no other."""
         self._stage_seconds.series = {name: figures.compute for name, figures in statistics.workers.items()}
@@ -309,6 +318,10 @@ def _show(statistics: Statistics, registry: CollectorRegistry) -> None:
         "isthmus_accuracy_ratio", "Share of the test samples that the last evaluation got right.", registry
     )
     accuracy.show(lambda: statistics.accuracy)
+
+
+def _value_of(statistics: Statistics, metric: str) -> float | None:
+    return statistics.metrics.get(metric)
 
 
 def _bytes_per_second(statistics: Statistics, link: tuple[str, str]) -> float | None:

@@ -97,6 +97,8 @@ class RunObserver:
         run, session_id = event.run, event.run.session.stored.record.session_id
         self._metrics.watch(run)
         self._metrics.show_run(session_id)
+        names = [metric.shown_as for metric in run.session.experiment.recipe.metrics]
+        self._metrics.show_metrics(names, self._statistics)
         self._metrics.blocks.set(len(run.session.experiment.chain.blocks))
         self._statistics.session = session_id
         self._statistics.deployment = run.deployer.deployment

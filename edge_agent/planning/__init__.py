@@ -11,12 +11,8 @@ from edge_agent.planning.cost import (
     Times,
     conditions_of,
     loads_of,
-    moved_bits,
-    moving_seconds,
     pipeline_seconds,
-    runs_of,
     simulated_seconds,
-    stacked_loads,
     steady_seconds,
 )
 from edge_agent.planning.engine import (
@@ -27,15 +23,13 @@ from edge_agent.planning.engine import (
     Observation,
     Outcome,
     Reason,
-    RiskLimits,
     Usual,
 )
 from edge_agent.planning.explained import Parts, parts_of, ranked
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.families.tiers.plans import phases_of
 from edge_agent.planning.layout import Layout, feature_routes, layout_of, stacked
 from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
-from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message, OperationCosts
+from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message
 from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement, steady_step_seconds
 from edge_agent.planning.plan import Plan
 from edge_agent.planning.planners.accurate import accurate
@@ -58,7 +52,7 @@ from edge_agent.planning.profile import (
 from edge_agent.planning.profile_operations import layout_tasks, measured_rates
 from edge_agent.planning.rates import Rates, parse_rate, parse_seconds
 from edge_agent.planning.runs.comparison import Setting, compare
-from edge_agent.planning.runs.run import PROBE_SECONDS, Run, Switch
+from edge_agent.planning.runs.run import PROBE_SECONDS, Run
 from edge_agent.planning.runs.simulator import simulate
 from edge_agent.planning.search import best, best_order, costed, most_exact
 from edge_agent.planning.space import SearchSpace
@@ -90,7 +84,6 @@ __all__ = [
     "Message",
     "MessageSeconds",
     "Observation",
-    "OperationCosts",
     "Outcome",
     "Parts",
     "PlacementRun",
@@ -101,12 +94,10 @@ __all__ = [
     "Question",
     "Rates",
     "Reason",
-    "RiskLimits",
     "Run",
     "SearchSpace",
     "Setting",
     "StepTasks",
-    "Switch",
     "Times",
     "Trace",
     "Usual",
@@ -127,25 +118,20 @@ __all__ = [
     "loads_of",
     "measured_rates",
     "most_exact",
-    "moved_bits",
-    "moving_seconds",
     "no_times",
     "pair_profile",
     "parse_profile",
     "parse_rate",
     "parse_seconds",
     "parts_of",
-    "phases_of",
     "pipeline_seconds",
     "planned",
     "profile_to_json",
     "ranked",
-    "runs_of",
     "simulate",
     "simulate_placement",
     "simulated_seconds",
     "stacked",
-    "stacked_loads",
     "steady_seconds",
     "steady_step_seconds",
     "step_tasks",

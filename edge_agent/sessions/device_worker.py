@@ -21,6 +21,7 @@ from shared.runtime.placement_executor import Threads
 from shared.training import block_state, state_file
 from shared.training.held_state import KEPT, changing_blocks, copy_state, put_back
 from shared.training.losses import LossHead, check_labels
+from shared.training.metrics import load_metrics
 from shared.training.state_file import serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -39,7 +40,11 @@ class DeviceWorker:
             cls.name,
             experiment.held,
             Method(
-                LossHead(loss, None), deployment.backward, FeedbackMode(deployment.feedback), experiment.first_sample
+                LossHead(loss, None),
+                deployment.backward,
+                FeedbackMode(deployment.feedback),
+                experiment.first_sample,
+                load_metrics(experiment.recipe, None),
             ),
             Threads(state.threads.compute, state.threads.codec),
             lambda labels: check_labels(loss, chain.features[0], chain.outputs_beside(labels), labels),

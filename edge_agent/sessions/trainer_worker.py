@@ -168,9 +168,11 @@ class TrainerWorker:
         )
         return _TrainersPart(self.name, self.client.checkpoint_worker(request))
 
-    def evaluation(self, number: int) -> AbstractAsyncContextManager[pb.JoinEvaluationResponse]:
-        """Make the trainer take part in an evaluation while the body runs."""
-        request = pb.JoinEvaluationRequest(session_id=self.session_id, fence=self._state.fence, evaluation=number)
+    def evaluation(self, number: int, batches: int) -> AbstractAsyncContextManager[pb.JoinEvaluationResponse]:
+        """Make the trainer take part in an evaluation while the body runs. batches: see `PlacedWorker.evaluation`."""
+        request = pb.JoinEvaluationRequest(
+            session_id=self.session_id, fence=self._state.fence, evaluation=number, batches=batches
+        )
         return self.client.evaluation(request)
 
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int) -> None:

@@ -167,11 +167,12 @@ class TrainingResult:
         if (kept := self.best) is not None:
             writes[best] = lambda path: safetensors.torch.save_file(savable(kept), path)
         writes[summary] = lambda path: path.write_text(text)
-        outdated = [adapters, best] if model in writes else []
-        is_there = is_result_of(directory, self.summary.session, self.summary.steps)
-        aside = None if is_there else folder_aside(directory)
+        outdated = [place for place in (adapters, best) if model in writes and place not in writes and place.exists()]
+        is_same = not outdated and is_result_of(directory, self.summary.session, self.summary.steps)
+        moves = not is_same and any(place.exists() for place in (*writes, *outdated))
+        aside = folder_aside(directory) if moves else None
         write_history(directory, self.history)
-        write_together(writes, aside, [place for place in outdated if place not in writes])
+        write_together(writes, aside, outdated)
         if aside is not None:
             _log.warning("an earlier result was here, and is kept aside", folder=str(aside))
         return summary

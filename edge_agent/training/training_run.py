@@ -177,9 +177,9 @@ class TrainingRun:
         features = (name for route, name in placement.codecs.items() if route.cargo is Cargo.FEATURE)
         if experiment.evaluation is None or not any(codec_spec(name).lossy for name in features):
             return None
-        chain, recipe, batches = experiment.chain, experiment.recipe, experiment.evaluation.iterate()
+        chain, recipe, test = experiment.chain, experiment.recipe, experiment.evaluation
         try:
-            return await self.session.threads.compute.run(evaluated_whole, chain, recipe, batches)
+            return await self.session.threads.compute.run(evaluated_whole, chain, recipe, test)
         except (IsthmusError, MemoryError) as failure:
             _log.warning("the model was not evaluated as it is saved", reason=str(failure))
             return None

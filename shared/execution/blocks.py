@@ -22,6 +22,7 @@ from shared.training import block_state
 from shared.training.clipping import BlockNorms, Clipping
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
+from shared.training.metrics import Judged, Metrics, Tally
 from shared.training.policies import BackwardPolicy, policy_of_stage
 from shared.training.precision import computing
 from shared.training.stage import Stage
@@ -38,6 +39,8 @@ class Method:
     """Mode of error feedback: the correction of error gradients for the loss of codecs on features."""
     first_sample: int = 0
     """Sample of a group's batch with which this session's batch begins: other members draw other random numbers."""
+    metrics: Metrics | None = None
+    """Metrics of the evaluations, where there are any."""
 
 
 class _PlacedStage(NamedTuple):
@@ -51,9 +54,15 @@ class PlacedBlocks:
     """The blocks with which one worker computes. A block that it shares is a copy of its own."""
 
     def __init__(
-        self, held: HeldBlocks, plan: StepPlan, worker: str, method: Method, recalled: Recalled | None = None
+        self,
+        held: HeldBlocks,
+        plan: StepPlan,
+        worker: str,
+        method: Method,
+        recalled: Recalled | None = None,
+        tally: Tally | None = None,
     ) -> None:
-        """held: those of `held_blocks` for this worker. recalled: see `recalled`."""
+        """held: those of `held_blocks` for this worker. recalled: see `recalled`. tally: of an evaluation with metrics."""
         placement, model = plan.placement, plan.model
         self.held = held
         self._slices = Slices(held.chain, held.recipe, merged=model.merged)
@@ -62,6 +71,10 @@ class PlacedBlocks:
         """Features that are kept here, where the worker's program recalls any."""
         self.feedback = method.feedback
         self._head = method.head
+        self._tally = tally
+        self._judges_alone = len(placement.holders(placement.blocks - 1)) == 1
+        self.judged: Judged | None = None
+        """Result of the metrics here, once the last step of the evaluation is judged."""
         self.passes_no_gradient = False
         """True once a stage to which a gradient came has passed none on, though blocks before it learn."""
         self._stages: dict[Tile, _PlacedStage] = {}
@@ -128,10 +141,15 @@ class PlacedBlocks:
         return self._stages[tile].stage.evaluate(inputs)
 
     def evaluate_loss(self, outputs: Features, labels: Features) -> BatchLoss:
-        """The loss alone."""
+        """The loss alone; metrics count the samples."""
         labels = tuple(map(widened, labels))
         with self._computing_loss(outputs, labels):
-            return self._head.evaluate(outputs, labels)
+            return self._head.evaluate(outputs, labels, self._tally)
+
+    def note_judged(self, step: int) -> None:
+        """All samples of a step of the evaluation have their loss that have it computed here, and those of the steps before."""
+        if self._tally is not None and step == self._tally.last_step:
+            self.judged = self._tally.judged(alone=self._judges_alone)
 
     @contextmanager
     def _computing_loss(self, outputs: Features, labels: Features) -> Iterator[None]:

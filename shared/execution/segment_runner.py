@@ -85,6 +85,8 @@ class SegmentRunner:
                         else self._blocks.evaluate(stage, inputs)
                     )
                     state.tensors.add_outputs(stage, rows, outputs)
+                case Loss(whole) if not self._plan.training:
+                    self._judge(state, whole)
                 case Loss(whole) if rows := self._rows(whole, state):
                     self._compute_loss(state, rows)
                 case Backward(stage, _) if rows := self._rows(stage.rows, state):
@@ -164,11 +166,13 @@ class SegmentRunner:
         state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share, state.scale)
         self._add_input_gradients(state, stage, rows, at_inputs)
 
+    def _judge(self, state: StepInFlight, whole: Rows) -> None:
+        if rows := self._rows(whole, state):
+            state.loss = self._blocks.evaluate_loss(state.tensors.outputs(rows), self._labels(state, rows))
+        self._blocks.note_judged(state.step)
+
     def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
         outputs, labels = state.tensors.outputs(rows), self._labels(state, rows)
-        if not self._plan.training:
-            state.loss = self._blocks.evaluate_loss(outputs, labels)
-            return
         state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples, state.scale)
         last = self._plan.placement.blocks
         state.tensors.add_gradient(last, last, 0, Piece(rows, gradients[0]))

@@ -1,4 +1,4 @@
-"""The names that a configuration, a recipe or a peer may use: codecs, losses, optimizers, precisions and
+"""The names that a configuration, a recipe or a peer may use: codecs, losses, metrics, optimizers, precisions and
 backward policies.
 
 This folder knows the facts of each that need no run, and the place of its code, as `package.module:name`. So a
@@ -18,6 +18,7 @@ from shared.registry.codecs import (
     codec_spec,
 )
 from shared.registry.losses import LOSSES, Argument, Labels, LossConfig, LossSpec
+from shared.registry.metrics import METRICS, MetricConfig
 from shared.registry.optimizers import OPTIMIZERS, OptimizerConfig, OptimizerSettings, OptimizerSpec
 from shared.registry.policies import POLICIES
 from shared.registry.precisions import Precision, Precisions
@@ -26,6 +27,7 @@ __all__ = [
     "BY_SAMPLE",
     "CODECS",
     "LOSSES",
+    "METRICS",
     "OPTIMIZERS",
     "POLICIES",
     "SINCE",
@@ -34,6 +36,7 @@ __all__ = [
     "Labels",
     "LossConfig",
     "LossSpec",
+    "MetricConfig",
     "OptimizerConfig",
     "OptimizerSettings",
     "OptimizerSpec",

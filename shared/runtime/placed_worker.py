@@ -13,6 +13,7 @@ from shared.placement import Placement, PlacementPlan, StepPlan, Window
 from shared.runtime.forms import Forms
 from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.training.held_blocks import HeldBlocks
+from shared.training.metrics import Metrics, Tally
 from shared.training.step_log import StepLog
 
 
@@ -59,6 +60,11 @@ class PlacedWorker:
         """The placement in force, with all that follows from it."""
         return self._plan
 
+    @property
+    def metrics(self) -> Metrics | None:
+        """The metrics of evaluations; None where there are none."""
+        return self._setup.method.metrics
+
     def start(self) -> None:
         """Begin to compute. Called once, on the event loop."""
         self.executor.start()
@@ -91,17 +97,26 @@ class PlacedWorker:
         """Compute no more."""
         await self.executor.stop()
 
-    async def evaluation(self, emit: Emit) -> PlacementExecutor:
-        """Return steps that evaluate batches from 0 on with the present weights. The caller has to stop them."""
-        executor = await self._setup.threads.compute.aside(self._made, self._plan.evaluation, emit, 0)
+    async def evaluation(self, emit: Emit, batches: int = 0) -> PlacementExecutor:
+        """Return steps that evaluate batches from 0 on with the present weights. The caller has to stop them.
+
+        batches: their number, after which metrics are told; 0 where none are. Raises ModelError where one cannot be made.
+        """
+        executor = await self._setup.threads.compute.aside(self._made_to_judge, emit, batches)
         executor.start()
         return executor
 
-    def _made(self, plan: StepPlan, emit: Emit, first_step: int, life: int = 0) -> PlacementExecutor:
+    def _made_to_judge(self, emit: Emit, batches: int) -> PlacementExecutor:
+        tally = self.metrics.tally(batches) if self.metrics is not None and batches else None
+        return self._made(self._plan.evaluation, emit, 0, tally=tally)
+
+    def _made(
+        self, plan: StepPlan, emit: Emit, first_step: int, life: int = 0, tally: Tally | None = None
+    ) -> PlacementExecutor:
         setup = self._setup
         begins = setup.begin_recall if plan.recalls else None
         recalled = None if begins is None else begins(plan, first_step)
-        blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method, recalled)
+        blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method, recalled, tally)
         held = setup.held
         forms = Forms(
             plan.placement,

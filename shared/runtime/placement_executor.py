@@ -278,6 +278,9 @@ class PlacementExecutor:
             done.loss, done.samples = loss.loss, loss.samples
             if loss.correct is not None:
                 done.correct = loss.correct
+        if (judged := self._blocks.judged) is not None and judged.last_step == step:
+            done.metric_values.extend(judged.values)
+            done.metric_states.extend(judged.states)
         for peer, end in self.ends.items():
             if (rate := end.bits_per_second) is not None:
                 done.rates.add(to=peer, bits_per_second=rate, round_trip_seconds=end.round_trip_seconds)

@@ -6,13 +6,13 @@ under the placement. A loss may also be NaN or infinite, because a divergence sh
 
 from enum import Enum, auto
 
-from shared.bounds import MOST_CLOCK_NANOSECONDS, is_duration, is_rate
+from shared.bounds import MOST_CLOCK_NANOSECONDS, MOST_METRIC_STATE_BYTES, is_duration, is_rate
 from shared.errors import ProtocolError
 from shared.placement import Window
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 MOST_REPORT_BYTES = 4096
-"""The largest report: that of a worker with fifteen links takes a third of it."""
+"""The largest report of training: that of a worker with fifteen links takes a third of it."""
 
 
 class Heard(Enum):
@@ -39,6 +39,7 @@ class ReportsHeard:
         """First step that was not reported in any life of a worker, by each that may begin again."""
         self._heard = plan.reports_heard(window.worker)
         """By peer, the workers whose reports come from there."""
+        self._most_bytes = MOST_REPORT_BYTES + (0 if plan.training else MOST_METRIC_STATE_BYTES)
         placement = plan.placement
         self._samples = {tile.worker: tile.rows.count for tile in placement.holders(placement.blocks - 1)}
         """The most samples whose loss each worker can compute; none where it is not named."""
@@ -80,8 +81,8 @@ class ReportsHeard:
     def _check(self, done: StepDone, peer: str) -> None:
         """Refuse figures that the worker cannot have. Raises ProtocolError."""
         most, linked = self._samples.get(done.worker, 0), self._linked[done.worker]
-        if done.ByteSize() > MOST_REPORT_BYTES:
-            wrong = f"{done.ByteSize()} bytes; a report has {MOST_REPORT_BYTES} at most"
+        if done.ByteSize() > self._most_bytes:
+            wrong = f"{done.ByteSize()} bytes; a report has {self._most_bytes} at most"
         elif done.samples > most:
             wrong = f"the loss of {done.samples} samples; it has {most} at most"
         elif done.correct > done.samples:

@@ -12,8 +12,9 @@ from shared.bounds import MOST_LABEL_TENSORS, MOST_RECALLED_SAMPLES, MOST_SAMPLE
 from shared.config import OneOf, Section
 from shared.config.choices import refuse_unused
 from shared.model.learning import FrozenMode, Learning
-from shared.registry import LossConfig, OptimizerConfig, Precision, Precisions, codec_names
+from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precision, Precisions, codec_names
 from shared.registry.corrections import StalenessCorrection, check_correction
+from shared.registry.metrics import MOST_METRICS
 
 _SCHEDULE_KEYS = {
     "constant": {"warmup_steps"},
@@ -113,6 +114,8 @@ class Recipe(Section):
     """Rule by which the learning rate follows the step."""
     loss: LossConfig
     """Loss that training minimises."""
+    metrics: Annotated[tuple[MetricConfig, ...], Field(max_length=MOST_METRICS)] = ()
+    """Metrics of the evaluations."""
     seed: int
     """Decides the first weights and dropout."""
     precision: Precisions = "fp32"

@@ -61,7 +61,7 @@ def build_worker(
     batch_size = inputs_of(request.inputs, request.input_names, limits).batch_size
     wanted = read_placement(placement, len(request.block_names), batch_size)
     limits.check_staleness(wanted.staleness, wanted.codecs.values())
-    chain, recipe, head, memory, activation_bytes = open_model(request, allowed, limits)
+    chain, recipe, head, metrics, memory, activation_bytes = open_model(request, allowed, limits)
     if recipe.recalls and recall_folder is None:
         raise ConfigError(
             "features are to be kept for this session (deployment.recall), and the trainer keeps sessions in no folder of its "
@@ -73,8 +73,6 @@ def build_worker(
     judge = PlacementJudge(request.worker, chain, recipe, limits, memory, graph_bytes, request.HasField("group"))
     active = judge.judged(wanted)
     held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker), precision)
-    method = Method(
-        head, request.backward, FeedbackMode(request.feedback), first_sample=request.group.rank * batch_size
-    )
+    method = Method(head, request.backward, FeedbackMode(request.feedback), request.group.rank * batch_size, metrics)
     begin_recall = None if recall_folder is None else partial(judge.begin_recall, recall_folder)
     return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id), begin_recall)

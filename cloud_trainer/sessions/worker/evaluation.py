@@ -38,8 +38,11 @@ class Evaluations:
         self._last_number = 0
         self._now: WorkerEvaluation | None = None
 
-    async def begin(self, number: int) -> WorkerEvaluation:
-        """Take part in an evaluation. An earlier one ends. Called inside `Session.changing`. Raises StatusError."""
+    async def begin(self, number: int, batches: int) -> WorkerEvaluation:
+        """Take part in an evaluation. An earlier one ends. Called inside `Session.changing`.
+
+        batches: see `PlacedWorker.evaluation`. Raises StatusError, and ModelError where a metric cannot be made.
+        """
         if number <= self._last_number:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -52,7 +55,7 @@ class Evaluations:
             )
         await self.end()
         self._last_number = number
-        self._now = WorkerEvaluation(number, await self._worker.evaluation())
+        self._now = WorkerEvaluation(number, await self._worker.evaluation(batches))
         return self._now
 
     def executor(self, number: int) -> PlacementExecutor | None:

@@ -244,9 +244,9 @@ class SessionWorker:
         self.blocks.held.hold(blocks, {})
         self.blocks.held.take_gradients(blocks)
 
-    async def evaluation(self) -> PlacementExecutor:
+    async def evaluation(self, batches: int) -> PlacementExecutor:
         """Return steps that evaluate with the present weights; see `PlacedWorker.evaluation`."""
-        return await self._placed.evaluation(ignore)
+        return await self._placed.evaluation(ignore, batches)
 
     async def stop(self) -> None:
         """Stop computing."""

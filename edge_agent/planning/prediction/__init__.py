@@ -11,7 +11,6 @@ from edge_agent.planning.prediction.new_samples import ChangedDevice
 from edge_agent.planning.prediction.predictor import complete, reference_of
 from edge_agent.planning.prediction.table import (
     REFERENCES,
-    SCHEMA,
     SHORTEST_SECONDS,
     LatencyTable,
     Layers,
@@ -25,7 +24,6 @@ from edge_agent.planning.prediction.table import (
 
 __all__ = [
     "REFERENCES",
-    "SCHEMA",
     "SHORTEST_SECONDS",
     "ChangedDevice",
     "Floats",

@@ -10,7 +10,6 @@ from edge_agent.planning.profile.files import (
 )
 from edge_agent.planning.profile.pair import NO_OVERHEAD, pair_profile
 from edge_agent.planning.profile.profile import (
-    DEFAULT_CODEC_FAMILY,
     NO_MESSAGE,
     Hop,
     MeasuredLink,
@@ -22,7 +21,6 @@ from edge_agent.planning.profile.profile import (
 from edge_agent.planning.profile.whole_batches import with_batch_size
 
 __all__ = [
-    "DEFAULT_CODEC_FAMILY",
     "NO_MESSAGE",
     "NO_OVERHEAD",
     "SCHEMA",

@@ -10,7 +10,7 @@ from edge_agent.planning.schedules.again import ScheduleAgain, bounds_of
 from edge_agent.planning.schedules.bound import bound_seconds
 from edge_agent.planning.schedules.flow import run_seconds
 from edge_agent.planning.schedules.layers import Layers, check_members, load_layers, parse_layers
-from edge_agent.planning.schedules.over_traces import StrategyRun, compare_strategies
+from edge_agent.planning.schedules.over_traces import compare_strategies
 from edge_agent.planning.schedules.profiled import layers_of
 from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, LayerEvent, Schedule
 from edge_agent.planning.schedules.strategies import STRATEGIES
@@ -28,7 +28,6 @@ __all__ = [
     "Schedule",
     "ScheduleAgain",
     "Segment",
-    "StrategyRun",
     "bound_seconds",
     "bounds_of",
     "check_members",

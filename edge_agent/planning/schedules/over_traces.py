@@ -1,7 +1,6 @@
 """Strategies over a trace of the members' link."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,21 +18,12 @@ LEAST_RATE = 1e3
 """Bits per second that a window without any is taken to have, so that its steps end."""
 
 
-@dataclass(frozen=True)
-class StrategyRun:
-    """A run of a group with one strategy."""
-
-    strategy: str
-    seconds_per_100_steps: float
-    saved: float
-    """Part of the seconds of the sequential strategy that it saves."""
-
-
 def compare_strategies(
     profile: Profile, link: LinkTrace, members: int, seconds: float, strategies: Sequence[str]
-) -> list[StrategyRun]:
-    """Return the run of each strategy over a link whose trace starts again when it ends.
+) -> dict[str, float]:
+    """Return the seconds of 100 steps by each strategy, with those of the sequential one first, which others are compared with.
 
+    The trace of the link starts again when it ends.
     Every ten seconds each makes a schedule for the rates of these. PlanError for a profile or a group that cannot be scheduled,
     and for a run of no time.
     """
@@ -50,7 +40,4 @@ def compare_strategies(
                     "a step of the profile takes no time at all; profile a model that computes or has parameters"
                 )
             steps[strategy] += (end - begin) / step_seconds
-    return [
-        StrategyRun(strategy, 100 * seconds / steps[strategy], 1.0 - steps[SEQUENTIAL] / steps[strategy])
-        for strategy in strategies
-    ]
+    return {strategy: 100 * seconds / done for strategy, done in steps.items()}

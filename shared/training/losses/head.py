@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pydantic import JsonValue
@@ -16,6 +16,9 @@ from shared.model.features import Features, Gradients, specs_of
 from shared.model.spec import TensorSpec, is_differentiable
 from shared.registry import LOSSES, Labels, LossConfig
 from shared.training.losses.labels import BatchLabels, check_label_count, check_label_shape, label_tensors
+
+if TYPE_CHECKING:
+    from shared.training.metrics import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +132,13 @@ class LossHead:
         found = iter(torch.autograd.grad(computed.root, leaves, allow_unused=True))
         return computed.read(), tuple(next(found) if one.requires_grad else None for one in given)
 
-    def evaluate(self, outputs: Features, labels: BatchLabels) -> BatchLoss:
-        """The loss of a batch, no more. Raises as `compute` does."""
+    def evaluate(self, outputs: Features, labels: BatchLabels, tally: "Tally | None" = None) -> BatchLoss:
+        """The loss of a batch, no more. tally: counts it for metrics. Raises as `compute` does, and as `Tally.update`."""
         with torch.no_grad():
-            return self.compute(outputs, labels).read()
+            computed = self.compute(outputs, labels)
+            if tally is not None:
+                tally.update(computed.outputs, computed.labels)
+            return computed.read()
 
     def _fitted(self, outputs: Features, labels: Features) -> Features:
         """The labels as the function takes them, on the device of the outputs."""

@@ -4,8 +4,8 @@ from typing import Any
 
 Options = list[tuple[str, Any]]
 
-MESSAGE_OVERHEAD_BYTES = 64 * 1024
-"""Room in a message beside its payload: headers, a model's name and arguments, a checksum."""
+MESSAGE_OVERHEAD_BYTES = 1024 * 1024
+"""Room in a message beside its payload: headers, a model's name and arguments, reports with the metrics of every worker."""
 
 FRAME_BYTES = 1 << 20
 """The longest HTTP/2 frame that is taken, for the default of 16 KiB."""

@@ -15,6 +15,7 @@ from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.workers.chain_profile import profile_chain
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, PlanError, RefusedError, UnreachableError
+from tests.support import latency
 from tests.support.commands import command
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED, addresses_of, running_trainers, trainers_flag
@@ -24,6 +25,7 @@ from tests.support.small_trainers import have_room_for
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("edge", "near", "far")
 BLOCKS, CUTS = 4, 5
+MODEL = "shared.model.zoo:residual_cnn"
 QUICK = 2
 """Steps that each run is timed for."""
 
@@ -159,7 +161,7 @@ async def test_a_run_that_a_worker_has_no_room_for_is_left_out(tmp_path, monkeyp
 
 def table_of(**changes):
     """Every run of blocks takes 7 s on some device."""
-    fields = {"model": "shared.model.zoo:residual_cnn", "batch_size": 32, "layers": BLOCKS} | changes
+    fields = {"model": MODEL, "batch_size": 32, "layers": BLOCKS} | changes
     vectors = [vector(*run, fields["layers"]) for run in contiguous(fields["layers"])]
     samples = tuple(Sample(layers=layers, seconds=7.0) for layers in vectors)
     return LatencyTable(**fields, device="pi", reference=tuple(range(10)), samples=samples, flops=None)
@@ -219,6 +221,37 @@ def test_a_table_is_given_by_name_and_once(tmp_path, tables, sentence):
     said = CliRunner().invoke(app, ["profile", "--out", str(tmp_path / "c.json"), *chosen, *given])
     assert isinstance(said.exception, ConfigError)
     assert sentence in str(said.exception)
+
+
+def test_known_devices_complete_a_table(tmp_path):
+    whole = {f"d{kind}": latency.table_of(f"d{kind}", latency.costs_of(kind, 5), model=MODEL) for kind in (0, 1, 3)}
+    ten = whole["d3"].model_copy(update={"samples": whole["d3"].samples[:10], "reference": tuple(range(10))})
+    known = [f"--known={latency.write_table(tmp_path, whole[name])}" for name in ("d0", "d1")]
+    flags = [*nowhere_flags("near", "far"), "model.kwargs={width=8, blocks=3}"]
+    given = [f"--table=far={latency.write_table(tmp_path, ten)}", *(f"--set={flag}" for flag in flags)]
+    said = [
+        command(app, "profile", "--out", str(tmp_path / "c.json"), "--dry-run", *given, *more) for more in ((), known)
+    ]
+    assert ["; 3 runs from its table" in text.splitlines()[2] for text in said] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        (["--device", "pi"], ConfigError, "--device and --known are for a latency table; give --worker"),
+        (["--known", "a.json"], ConfigError, "--device and --known are for a latency table; give --worker"),
+        (["--worker", "near", "--known", "a.json", "--known", "a.json"], ConfigError, "--known names a file twice"),
+        (["--worker", "near", "--device", ""], ConfigError, '--device is ""; it must be a name'),
+        (["--worker", "near", "--tiers"], PlanError, "--tiers says nothing about a latency table; leave it out"),
+        (["--worker", "gpu"], ConfigError, "the workers of this configuration are edge, near, far"),
+    ],
+)
+def test_what_makes_no_latency_table_is_refused(tmp_path, options, error, sentence):
+    chosen = [f"--set={flag}" for flag in nowhere_flags("near", "far")]
+    said = CliRunner().invoke(app, ["profile", "--out", str(tmp_path / "t.json"), *chosen, *options])
+    assert isinstance(said.exception, error)
+    assert sentence in str(said.exception)
+    assert not list(tmp_path.iterdir())
 
 
 async def test_where_nothing_is_replayed_a_table_does(tmp_path):

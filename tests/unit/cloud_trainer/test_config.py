@@ -11,7 +11,7 @@ from shared.errors import ConfigError
 def test_the_trainer_accepts_any_chunk_that_an_edge_may_send():
     largest_chunk = EdgeConfig.model_validate({"link": {"chunk_bytes": 4 * 1024 * 1024}}).link.chunk_bytes
     with pytest.raises(
-        ConfigError, match=r"server\.max_message_bytes is 4_194_304; it must be an integer of 4_259_840"
+        ConfigError, match=r"server\.max_message_bytes is 4_194_304; it must be an integer of 5_242_880"
     ):
         load_config(TrainerConfig, None, [f"server.max_message_bytes={largest_chunk}"], {})
 

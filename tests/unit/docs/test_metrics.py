@@ -61,6 +61,8 @@ def edge(*, known: bool = False) -> CollectorRegistry:
         statistics.uplink_bits_per_second = statistics.downlink_bits_per_second = 8e6
         statistics.link_rates = dict.fromkeys(statistics.link_rates, 8e6)
         metrics.show_run("c0de")
+        statistics.metrics = {"top5": 0.9}
+        metrics.show_metrics(statistics.metrics, statistics)
         metrics.engine.step_seconds.set(0.1, "measured")
         metrics.engine.prediction_ratio.set(1.0, "gpu")
         metrics.candidates.step_seconds.set(0.1, "gpu")
@@ -150,6 +152,7 @@ UNKNOWN = {
     "isthmus_loss_scale",
     "isthmus_skipped_updates",
     "isthmus_accuracy_ratio",
+    "isthmus_metric",
     "isthmus_overlap_ratio",
     "isthmus_candidate_step_seconds",
 }

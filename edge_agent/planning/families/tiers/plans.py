@@ -1,18 +1,14 @@
-"""The planners of three tiers by name, and what Eq. 12 of paper 004 says of a layout."""
-
-import numpy as np
+"""The planners of three tiers that choose by formulas: Eq. 12 of paper 004, and what it is compared with."""
 
 from edge_agent.planner_names import HIERTRAIN
-from edge_agent.planning.cost import Conditions, conditions_of
+from edge_agent.planning.cost import Conditions
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.tiers.baselines import baseline
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices
-from edge_agent.planning.families.tiers.columns import Divisions, columns_of
-from edge_agent.planning.families.tiers.divisions import Division, divisions_of
+from edge_agent.planning.families.tiers.columns import Divisions
 from edge_agent.planning.families.tiers.family import layout_of, seconds_of, widths_of
-from edge_agent.planning.layout import Layout
-from edge_agent.planning.papers.hiertrain import eq12_seconds, hiertrain
+from edge_agent.planning.papers.hiertrain import hiertrain
 from edge_agent.planning.plan import Plan
 from edge_agent.planning.space import check_staleness, check_widths
 from shared.errors import PlanError
@@ -45,21 +41,3 @@ def _plan_of(question: Question, at: Conditions, chosen: Divisions, evaluated: i
     profile = question.profile
     layout = layout_of(chosen, profile.names, len(profile), profile.batch_size, question.space.staleness or 0)
     return Plan(layout, seconds_of(question, layout, at), evaluated=evaluated)
-
-
-def phases_of(question: Question, layout: Layout, at: Conditions | None = None) -> tuple[Division, float] | None:
-    """Return the division that a layout is, with the seconds of a step in phases (Eq. 12); None where it is no division.
-
-    Of several divisions, the one of the fewest seconds.
-    """
-    names = question.profile.names
-    bounds = Bounds(question.profile, at or conditions_of(question.profile), layout.staleness)
-    each = [
-        (float(eq12_seconds(bounds, columns_of(division, names))[0]), division)
-        for division in divisions_of(layout.placement(names), names)
-    ]
-    if not each:
-        return None
-    row = int(np.argmin([seconds for seconds, _ in each]))
-    seconds, division = each[row]
-    return division, seconds

@@ -459,6 +459,26 @@ class EdgeStatus(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     STATE_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     TRAINER_FIELD_NUMBER: _builtins.int
@@ -493,6 +513,7 @@ class EdgeStatus(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     REFUSED_CHANGE_FIELD_NUMBER: _builtins.int
     MEASURING_SECONDS_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
@@ -581,6 +602,10 @@ class EdgeStatus(_message.Message):
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandidateStatus]:
         """Where the run chooses among trainers: those that can be chosen now and the device alone, the fastest first."""
 
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The values of `training.metrics` at the last evaluation, by their names."""
+
     def __init__(
         self,
         *,
@@ -618,10 +643,11 @@ class EdgeStatus(_message.Message):
         candidates: _abc.Iterable[Global___CandidateStatus] | None = ...,
         refused_change: _builtins.str = ...,
         measuring_seconds: _builtins.float | None = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "refused_change", b"refused_change", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "metrics", b"metrics", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "refused_change", b"refused_change", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015

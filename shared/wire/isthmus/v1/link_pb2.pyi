@@ -294,6 +294,8 @@ class StepDone(_message.Message):
     NO_GRADIENT_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
     LINKS_LOST_FIELD_NUMBER: _builtins.int
+    METRIC_VALUES_FIELD_NUMBER: _builtins.int
+    METRIC_STATES_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Who has."""
     step: _builtins.int
@@ -325,6 +327,14 @@ class StepDone(_message.Message):
         after the other.
         """
 
+    @_builtins.property
+    def metric_values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """In the last step of an evaluation, from a worker that has judged all of its samples: the values of the recipe's metrics, in order."""
+
+    @_builtins.property
+    def metric_states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The same from each of several that have judged parts of them: the states of the metrics, each a safetensors file; 32 KiB at most."""
+
     def __init__(
         self,
         *,
@@ -339,10 +349,12 @@ class StepDone(_message.Message):
         no_gradient: _builtins.bool = ...,
         order: _abc.Iterable[_builtins.int] | None = ...,
         links_lost: _builtins.int = ...,
+        metric_values: _abc.Iterable[_builtins.float] | None = ...,
+        metric_states: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "correct", b"correct"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "links_lost", b"links_lost", "loss", b"loss", "no_gradient", b"no_gradient", "order", b"order", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_correct", b"_correct", "compute_seconds", b"compute_seconds", "compute_start_nanoseconds", b"compute_start_nanoseconds", "correct", b"correct", "links_lost", b"links_lost", "loss", b"loss", "metric_states", b"metric_states", "metric_values", b"metric_values", "no_gradient", b"no_gradient", "order", b"order", "rates", b"rates", "samples", b"samples", "step", b"step", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__correct: _TypeAlias = _typing.Literal["correct"]  # noqa: Y015
     _WhichOneofArgType__correct: _TypeAlias = _typing.Literal["_correct", b"_correct"]  # noqa: Y015

@@ -1403,10 +1403,13 @@ class JoinEvaluationRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     evaluation: _builtins.int
     """The number of the evaluation, from 1, higher than any before in this term."""
+    batches: _builtins.int
+    """How many batches it has, where the recipe has metrics: a worker that judges tells what came of them after the last."""
     @_builtins.property
     def fence(self) -> Global___Fence:
         """Who asks."""
@@ -1417,10 +1420,11 @@ class JoinEvaluationRequest(_message.Message):
         session_id: _builtins.str = ...,
         fence: Global___Fence | None = ...,
         evaluation: _builtins.int = ...,
+        batches: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation", b"evaluation", "fence", b"fence", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "evaluation", b"evaluation", "fence", b"fence", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -113,6 +113,8 @@ def test_a_simulation_shows_all_strategies_side_by_side(edge_agent, profile_path
     assert [run["strategy"] for run in runs] == list(STRATEGY_NAMES)
     seconds = {run["strategy"]: run["seconds_per_100_steps"] for run in runs}
     assert seconds["flow"] < seconds["dynacomm"] <= min(seconds["layerwise"], seconds["ibatch"], seconds["sequential"])
+    saved = [1 - taken / seconds["sequential"] for taken in seconds.values()]
+    assert [run["saved"] for run in runs] == pytest.approx(saved), "of the seconds of the sequential one"
     _, out, _ = edge_agent(*simulate, "--strategy", "flow", "--strategy", "layerwise")
     assert [line.split()[0] for line in out.splitlines()] == ["strategy", "flow", "layerwise"]
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from benchmarks.tiers.phases import phases_of
 from edge_agent.planner_names import TIER_PLANNER_NAMES
-from edge_agent.planning import Question, SearchSpace, parse_profile, phases_of, planned
+from edge_agent.planning import Question, SearchSpace, parse_profile, planned
 from shared.errors import ExitCode
 from shared.placement import parse_placement
 from tests.support.planning.tiers import NAMES, tiers_document

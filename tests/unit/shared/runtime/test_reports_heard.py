@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.bounds import MOST_BITS_PER_SECOND, MOST_CLOCK_NANOSECONDS, MOST_SECONDS
+from shared.bounds import MOST_BITS_PER_SECOND, MOST_CLOCK_NANOSECONDS, MOST_METRIC_STATE_BYTES, MOST_SECONDS
 from shared.errors import ProtocolError
 from shared.placement import AGENT, Rows, Source, StepPlan, Window, parse_placement
 from shared.runtime.reports_heard import MOST_REPORT_BYTES, Heard, ReportsHeard
@@ -35,13 +35,13 @@ THERE_AND_BACK = placed(("near", 0, 1), ("far", 1, 2), ("near", 2, 3), (AGENT, 3
 """A placement in which the near worker passes on the far one's reports."""
 
 
-def hearing(worker=AGENT, placement=THERE_AND_BACK):
-    return ReportsHeard(window_of(worker, placement))
+def hearing(worker=AGENT, placement=THERE_AND_BACK, *, training=True):
+    return ReportsHeard(window_of(worker, placement, training=training))
 
 
-def window_of(worker=AGENT, placement=THERE_AND_BACK):
+def window_of(worker=AGENT, placement=THERE_AND_BACK, *, training=True):
     """The window of a worker at which steps before `BEGUN` have begun, where samples enter."""
-    found = Window(StepPlan(placement, FACTS), worker)
+    found = Window(StepPlan(placement, FACTS, training=training), worker)
     for step in range(BEGUN):
         found.begin(step)
     return found
@@ -120,6 +120,16 @@ def test_a_report_with_large_unknown_fields_is_refused():
     assert unknown.ByteSize() > MOST_REPORT_BYTES
     with pytest.raises(ProtocolError, match="a report has 4096 at most"):
         hearing().take(unknown, "near")
+
+
+def test_the_states_of_metrics_have_room_in_an_evaluation_alone():
+    most = {"metric_states": [bytes(MOST_METRIC_STATE_BYTES)]}
+    assert hearing(placement=CHAIN, training=False).take(report(**most), "far") is Heard.NEW
+    with pytest.raises(ProtocolError, match="a report has 4096 at most"):
+        hearing().take(report(**most), "near")
+    more = {"metric_states": [bytes(MOST_METRIC_STATE_BYTES + MOST_REPORT_BYTES)]}
+    with pytest.raises(ProtocolError, match="a report has 36864 at most"):
+        hearing(placement=CHAIN, training=False).take(report(**more), "far")
 
 
 @given(st.lists(st.tuples(st.sampled_from(["near", "far"]), st.integers(0, 6)), max_size=30))

@@ -289,6 +289,7 @@ RECIPES = {
         "learns": "array",
         "loss.kwargs": "object",
         "loss.name": "string",
+        "metrics": "array",
         "optimizer.alpha": "number",
         "optimizer.beta2_decay": "number",
         "optimizer.betas": "array or null",
