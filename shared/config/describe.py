@@ -17,8 +17,13 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_value(value: Any) -> str:
-    """`value` (bool, number, string, path, list, tuple, dict of these) on one line of TOML."""
+    """`value` (bool, number, string, path, list, tuple, dict or section of these) on one line of TOML.
+
+    Of a section, the keys that are not at their defaults.
+    """
     match value:
+        case BaseModel():
+            return toml_value(value.model_dump(exclude_defaults=True, exclude_none=True))
         case bool():
             return "true" if value else "false"
         case int():

@@ -10,8 +10,10 @@ from edge_agent import run_training
 from edge_agent.data import evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.building import Experiment
+from edge_agent.sessions.resuming import Resume
 from edge_agent.training.events import Evaluated
-from shared.errors import ConfigError, ModelError, RefusedError
+from edge_agent.training.shutdown import Shutdown
+from shared.errors import ConfigError, ModelError, RefusedError, StoppedError
 from shared.registry import Labels, MetricConfig
 from shared.training.metrics import Metrics
 from tests.support.experiments import flags
@@ -26,7 +28,7 @@ from tests.support.placement_kinds import (
     permitted,
     running_trainers,
 )
-from tests.support.running import edge_config, running_trainer, train_with
+from tests.support.running import Listening, edge_config, running_trainer, train_with
 from tests.support.torchvisions import torchvision_imported
 
 OWN = "tests.support.models.metrics"
@@ -98,6 +100,27 @@ async def test_they_stand_in_the_history_and_tell_when_a_run_ends():
     rows = [row for row in result.history if row.metrics]
     assert [row.step for row in rows] == [2, 4, 6]
     assert [row.metrics for row in rows] == [event.metrics for event in evaluated]
+
+
+async def test_a_run_that_is_stopped_goes_on_with_them_and_with_no_others(tmp_path):
+    asked = [*flags("cnn", "adamw"), *LENGTH, "training.evaluate_every_steps=2"]
+    shutdown = Shutdown()
+
+    def on_progress(now):
+        if now.steps == 5:
+            shutdown.drain()
+
+    async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
+        asked.append(f"trainer.address={server.address}")
+        whole = await run_training(edge_config(*asked, as_toml(ASKED), "checkpoints.location=none"))
+        kept = [*asked, f"checkpoints.location={tmp_path / 'edge'}"]
+        with pytest.raises(StoppedError):
+            await run_training(edge_config(*kept, as_toml(ASKED)), Listening(on_progress), shutdown=shutdown)
+        with pytest.raises(ConfigError, match=r"training\.metrics is .* and was"):
+            await run_training(edge_config(*kept, as_toml(["f1"])), resume=Resume())
+        result = await run_training(edge_config(*kept, as_toml(ASKED)), resume=Resume())
+    assert [row.metrics for row in result.history] == [row.metrics for row in whole.history]
+    assert result.summary.metrics == whole.summary.metrics
 
 
 async def test_each_member_of_a_group_has_those_of_its_own_test_set():

@@ -13,6 +13,7 @@ from shared.config import load_config, parse_toml
 from shared.config.describe import toml_value
 from shared.config.toml import MAX_DEPTH
 from shared.errors import ConfigError
+from shared.registry.optimizers import OptimizerGroup
 
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
@@ -43,3 +44,8 @@ def test_tables_are_nested_so_deep_and_no_deeper(levels: int, fits: bool):
     text = "x = " + "[" * (levels - 1) + "]" * (levels - 1)
     with nullcontext() if fits else pytest.raises(ValueError, match="nested more than 64 levels deep"):
         parse_toml(text)
+
+
+def test_a_section_is_a_table_of_what_is_not_at_its_default():
+    group = OptimizerGroup(match=("*.bias",), weight_decay=0.5)
+    assert toml_value((group,)) == '[{ match = ["*.bias"], weight_decay = 0.5 }]'
