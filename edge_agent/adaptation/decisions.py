@@ -63,7 +63,6 @@ class DecisionLoop:
 
         Raises PlanError when the profile leaves nothing to choose.
         """
-        self._inputs = inputs
         self._profile_with = profile_with
         self._rests_alone = profile_with is not None and not inputs.space.allow_edge_only
         """True if it is another's choice whether all blocks are here."""
@@ -204,14 +203,12 @@ class DecisionLoop:
         return names[0] if self._profile_with is not None and has_one_cut(placement) and names else None
 
     async def _begin_with(self, trainer: str, layout: Layout) -> None:
-        """Begin again with the times and the link of another trainer. Pins hold there, too."""
+        """Go on with the times and the link of another trainer. Pins hold there, too."""
         assert self._profile_with is not None
         self._log_outcome()
-        profile, inputs = self._profile_with(trainer), self._inputs
+        profile = self._profile_with(trainer)
         try:
-            self.engine = await asyncio.to_thread(
-                Engine, profile, inputs.space, layout, inputs.config, inputs.total_steps
-            )
+            self.engine = await asyncio.to_thread(self.engine.handed_over, profile, self._configured_space, layout)
         except PlanError as unknown:
             _log.warning("the engine rests with another trainer", trainer=trainer, reason=str(unknown))
             return

@@ -1,8 +1,9 @@
 """Planning: the costs of deployments and placements, and the choice of a deployment. Numbers only: no torch, no gRPC, no clock.
 
 The plan is a layout, costed from a profile (profile/) under conditions (cost/). families/ lists the possible layouts.
-planners/ chooses one, and engine/ chooses during a run. papers/ has the papers' algorithms, installed.py finds their rivals.
-For any placement, operation by operation: operation_costs.py, tasks.py and placement_simulator.py. Judged over traces: runs/.
+planners/ chooses one, and engine/ chooses during a run, among layouts and trainers (candidates.py). papers/ has the papers'
+algorithms, installed.py finds their rivals. For any placement, operation by operation: operation_costs.py, tasks.py and
+placement_simulator.py. Judged over traces: runs/.
 """
 
 from edge_agent.planning.cost import (

@@ -84,6 +84,16 @@ class Devices:
         self._has_window: Bools = np.zeros(workers, dtype=np.bool_)
         """True where a window has ended since then, by worker."""
 
+    def take_over(self, worker: int, before: "Devices") -> None:
+        """Know of a worker what others know of it, who have it at the same place."""
+        for mine, theirs in (
+            (self._steady, before._steady),
+            (self._drift, before._drift),
+            (self._found_at, before._found_at),
+        ):
+            mine[worker] = theirs[worker]
+        self.misfits |= before.misfits & {worker}
+
     def measured_again(self, worker: int) -> None:
         """Note that a worker's times are those of today's device."""
         self._steady[worker] = self._drift[worker] = 1.0

@@ -98,6 +98,17 @@ class Engine:
             )
         self.constrain(space)
 
+    def handed_over(self, profile: Profile, space: SearchSpace, layout: Layout) -> "Engine":
+        """Return the engine of the run with another trainer, which knows the device as this one does, and owes what it does.
+
+        profile: of the device and that trainer. PlanError as for any engine.
+        """
+        profile = profile.with_worker(self.question.profile.workers[0])
+        other = Engine(profile, space, layout, self._config, self._total_steps)
+        other._beliefs.devices.take_over(0, self._beliefs.devices)
+        other._field.ledger.take_over(self._field.ledger)
+        return other
+
     def constrain(self, space: SearchSpace) -> None:
         """Choose from another space from now on: an operator so pins cuts, bits or K, and releases them, and a worker is lost.
 
