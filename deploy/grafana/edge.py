@@ -51,12 +51,14 @@ def _run() -> Panels:
         figure("Bits down", "Of an element of an error gradient.", "short", _one(of(bits, 'direction="down"'))),
     ]
     rate = _one(EDGE.rate("isthmus_samples_total"))
+    metrics = Curve(of("isthmus_metric"), "{{name}}, {{instance}}")
     run = Curve(of("isthmus_run_info"), "{{run}}, {{instance}}")
     return [
         *figures,
         graph("Loss", "Mean training loss of the last step at each scrape.", "short", 8, _one(of("isthmus_loss"))),
         graph("Accuracy", "Share of the test samples that were right.", "percentunit", 8, accuracy, steps=True),
         graph("Samples a second", "Trained on.", "short", 8, rate),
+        graph("Metrics", "Of `training.metrics`, at the last evaluation.", "short", 24, metrics, steps=True),
         graph("Run", "Its id, by which the logs of all its processes name it.", "short", 24, run, steps=True),
     ]
 
