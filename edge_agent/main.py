@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from edge_agent.afterwards.command import evaluate, export, predict
 from edge_agent.commands.forget import forget
 from edge_agent.commands.history import history
 from edge_agent.commands.init import init
@@ -166,11 +167,14 @@ def model(
 
 control_commands.register(app)
 app.command()(demo)
+app.command()(evaluate)
+app.command()(export)
 app.command()(forget)
 app.command()(history)
 app.command()(init)
 app.command()(placement)
 app.command()(plan)
+app.command()(predict)
 app.command()(profile)
 app.command()(simulate)
 app.command()(timeline)

@@ -47,7 +47,7 @@ class ExitCode(IntEnum):
     DEVICE = 17
     """A trainer's GPU can compute nothing more in this process; another process can."""
     DIFFERENT = 18
-    """`edge-agent replay` comes to other weights than the run did, or cannot follow its record."""
+    """A replay comes to other weights than the run did, or cannot follow its record, or an export computes otherwise."""
     FAILED = 19
     """The trainer failed at what was asked of it, or what it sent was damaged, several times without a step between."""
     INTERRUPTED = 130
@@ -207,8 +207,8 @@ class StorageError(IsthmusError):
     exit_code = ExitCode.STORAGE
 
 
-class ReplayError(IsthmusError):
-    """A record of a run that cannot be followed, or from which other weights come."""
+class DifferentError(IsthmusError):
+    """A computation that comes to other numbers than it has to: of a recorded run, or of an exported model."""
 
     exit_code = ExitCode.DIFFERENT
 

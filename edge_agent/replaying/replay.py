@@ -13,7 +13,7 @@ from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.workload import Workload
 from edge_agent.replaying.run_record import RunRecord, Stretch
 from shared.codec import FeedbackMode, codec_by_name
-from shared.errors import ConfigError, ReplayError
+from shared.errors import ConfigError, DifferentError
 from shared.execution.blocks import Method
 from shared.execution.in_process_session import Batch, InProcessSession
 from shared.model.chain import Chain
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 def replay(record: RunRecord, model: Path, progressed: Callable[[int], object] = lambda _step: None) -> int:
     """Do all recorded steps again, and compare the results with the losses of the record and the weights of the file.
 
-    progressed: gets the number of finished steps after each stretch. Returns the number of steps. Raises ReplayError
+    progressed: gets the number of finished steps after each stretch. Returns the number of steps. Raises DifferentError
     with the first step whose loss is another, or the first block whose weights are, and ConfigError for a run that
     cannot be repeated.
     """
@@ -58,7 +58,7 @@ class _Replay:
         self._workload = workload
         placements = [one.placement(len(workload.chain.blocks), workload.batch_size) for one in record.stretches]
         if not placements:
-            raise ReplayError("no step was recorded")
+            raise DifferentError("no step was recorded")
         if drawn := sorted(
             {name for one in placements for name in one.codecs.values() if codec_by_name(name).spec.stochastic}
         ):
@@ -72,7 +72,7 @@ class _Replay:
         self._session = InProcessSession(self._chains, self._placement, recipe, method, CPU)
 
     def do(self, stretch: Stretch) -> None:
-        """The steps of one stretch. Raises ReplayError where a loss is not the record's."""
+        """The steps of one stretch. Raises DifferentError where a loss is not the record's."""
         workload = self._workload
         placement = self._of_all(stretch.placement(len(workload.chain.blocks), workload.batch_size))
         if placement != self._placement:
@@ -85,13 +85,13 @@ class _Replay:
             ours = sorted(part.loss.hex() for part in found[step])
             theirs = sorted(loss.hex() for loss in stretch.losses[step])
             if ours != theirs:
-                raise ReplayError(
+                raise DifferentError(
                     f"the replay parts from the run at step {step}: its loss is {float.fromhex(ours[0]):.9g}, and the run had "
                     f"{float.fromhex(theirs[0]):.9g}"
                 )
 
     def compare(self, model: Path) -> None:
-        """Compare the weights with those of a file. Raises ReplayError with the first block that has others."""
+        """Compare the weights with those of a file. Raises DifferentError with the first block that has others."""
         try:
             theirs = safetensors.torch.load_file(model)
         except (OSError, safetensors.SafetensorError) as cause:
@@ -100,7 +100,7 @@ class _Replay:
             block = self._chains[self._placement.owner(index)].blocks[index]
             for name, ours in (block.named_parameters() | block.named_buffers()).items():
                 if name in theirs and not same_bits(ours, theirs[name]):
-                    raise ReplayError(
+                    raise DifferentError(
                         f"the replay ends with another {name!r}, of block {block.name!r}, than {model} holds"
                     )
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.training.events import Placed, RolledBack, SessionOpened
-from shared.errors import ConfigError, IsthmusError, ReplayError
+from shared.errors import ConfigError, DifferentError, IsthmusError
 from shared.events import Events
 from shared.events.worker import WorkerDone
 from shared.placement import Placement, document_of, parse_placement
@@ -132,7 +132,7 @@ class RunRecord:
 
 
 def read_record(path: Path) -> RunRecord:
-    """The record in a file. Raises ConfigError where there is none, ReplayError for one that is not whole."""
+    """The record in a file. Raises ConfigError where there is none, DifferentError for one that is not whole."""
     try:
         with path.open() as lines:
             return _parsed(lines, path)
@@ -165,9 +165,9 @@ def _parsed(lines: Iterable[str], path: Path) -> RunRecord:
     except IsthmusError:
         raise
     except (ValueError, TypeError, ValidationError) as cause:
-        raise ReplayError(f"{path}: line {number}: {cause}") from cause
+        raise DifferentError(f"{path}: line {number}: {cause}") from cause
     if session is None:
-        raise ReplayError(f"{path} is empty")
+        raise DifferentError(f"{path} is empty")
     _check_whole(stretches, path)
     return RunRecord(session, [stretch for stretch in stretches if stretch.stop_step > stretch.first_step])
 
@@ -189,5 +189,5 @@ def _check_whole(stretches: Sequence[Stretch], path: Path) -> None:
     for stretch in stretches:
         for step in range(expected, stretch.stop_step):
             if step not in stretch.losses:
-                raise ReplayError(f"{path} says nothing of step {step}; a run is recorded from its first step on")
+                raise DifferentError(f"{path} says nothing of step {step}; a run is recorded from its first step on")
         expected = stretch.stop_step

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from shared.errors import ReplayError
+from shared.errors import DifferentError
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.feedback import Feedback, decoded
 from shared.execution.model_facts import facts_of
@@ -220,7 +220,7 @@ class InProcessSession:
         """Steps from this one on, with nothing in flight before and after, each worker in an order of its own.
 
         orders: by worker, the segments of its program in the order in which it computes them, each for its own next step.
-        Returns the losses of each step, as they were computed. Raises ReplayError where an order cannot be followed.
+        Returns the losses of each step, as they were computed. Raises DifferentError where an order cannot be followed.
         """
         left = {worker: deque(order) for worker, order in orders.items()}
         next_steps = {worker: [first_step] * len(steps.needs) for worker, steps in self._steps.items()}
@@ -242,7 +242,7 @@ class InProcessSession:
                     went_on = True
         stuck = [worker for worker, steps in self._steps.items() if steps.in_flight or left.get(worker)]
         if stuck:
-            raise ReplayError(f"worker {stuck[0]!r} is said to have computed in an order in which nobody can")
+            raise DifferentError(f"worker {stuck[0]!r} is said to have computed in an order in which nobody can")
         losses, self._losses = self._losses, {}
         return losses
 

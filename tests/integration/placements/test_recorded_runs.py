@@ -9,7 +9,7 @@ from edge_agent import run_training
 from edge_agent.main import app
 from edge_agent.replaying.replay import replay
 from edge_agent.replaying.run_record import read_record, record_path
-from shared.errors import ConfigError, ExitCode, ReplayError
+from shared.errors import ConfigError, DifferentError, ExitCode
 from tests.integration.placements.test_changes import ALONE, Changing, document
 from tests.support.commands import command
 from tests.support.experiments import flags
@@ -142,7 +142,7 @@ async def test_what_is_not_the_same_is_named(tmp_path):
 
     name = next(iter(weights))
     save_file({**weights, name: weights[name] + 1}, model)
-    with pytest.raises(ReplayError, match=f"ends with another '{name}'") as parted:
+    with pytest.raises(DifferentError, match=f"ends with another '{name}'") as parted:
         replay(read_record(record), model)
     assert parted.value.exit_code == ExitCode.DIFFERENT
     save_file(weights, model)
@@ -151,17 +151,17 @@ async def test_what_is_not_the_same_is_named(tmp_path):
     at = next(number for number, line in enumerate(told) if isinstance(line, list) and line[0] == 20 and line[2])
     told[at][2] = (float.fromhex(told[at][2]) * 1.5).hex()
     record.write_text("".join(json.dumps(line) + "\n" for line in told))
-    with pytest.raises(ReplayError, match="parts from the run at step 20"):
+    with pytest.raises(DifferentError, match="parts from the run at step 20"):
         replay(read_record(record), model)
 
     in_turn = [[*line[:3], []] if isinstance(line, list) else line for line in map(json.loads, lines)]
     record.write_text("".join(json.dumps(line) + "\n" for line in in_turn))
-    with pytest.raises(ReplayError):  # the order decides the weights, or equal weights would say nothing of it
+    with pytest.raises(DifferentError):  # the order decides the weights, or equal weights would say nothing of it
         replay(read_record(record), model)
 
     del told[at]
     record.write_text("".join(json.dumps(line) + "\n" for line in told))
-    with pytest.raises(ReplayError, match="says nothing of step 20"):
+    with pytest.raises(DifferentError, match="says nothing of step 20"):
         read_record(record)
     record.unlink()
     with pytest.raises(ConfigError, match=r"output\.record"):

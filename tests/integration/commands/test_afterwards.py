@@ -1,0 +1,212 @@
+"""Uses of a trained model: predictions with the bits of the module, the figures of the run, and exports that agree."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from edge_agent import run_training
+from edge_agent.afterwards import exports
+from edge_agent.data import evaluation_batches
+from edge_agent.data.named import load_dataset
+from edge_agent.experiment.workload import Workload
+from edge_agent.main import app as agent_app
+from shared.errors import ConfigError, DataError, DifferentError, ExitCode, ModelError
+from tests.support.commands import assert_one_sentence, command
+from tests.support.running import edge_config, run_agent, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FLAT = 'data.train={factory="tests.support.samples:FlatDigits"}'
+FLAT_TEST = 'data.test={factory="tests.support.samples:FlatDigits", kwargs={split="test"}}'
+WORDS = ['data.train={factory="tests.support.samples:Words"}', 'data.test={factory="tests.support.samples:Words"}']
+MODELS = {
+    "mlp": ['model.factory="shared.model.zoo:mlp"', FLAT, FLAT_TEST],
+    "cnn": ["model.kwargs={width=8, blocks=2}"],
+    "compiled": ['model.factory="tests.support.models.exported:compiled"', FLAT, FLAT_TEST],
+    "inputs by name": [
+        'model.factory="tests.support.models.several:NamedEncoder"',
+        "model.kwargs={vocabulary=50, classes=4}",
+        *WORDS,
+        'data.collate="tests.support.samples:padded"',
+    ],
+}
+KINDS = {"state-dict": "model.pt", "torch-export": "model.pt2", "onnx": "model.onnx"}
+
+
+class Trained:
+    """A model with weights of its own in a folder, and the flags that name both."""
+
+    def __init__(self, folder, *flags):
+        self.flags = [*flags, f"output.directory={folder}", "compute.threads=1"]
+        self.config = edge_config(*self.flags)
+        self.module = Workload(self.config).chain.module
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for name, value in self.module.state_dict().items():
+                if value.is_floating_point():
+                    value.copy_(torch.rand(value.shape, generator=generator) - (0.0 if "running" in name else 0.4))
+        self.folder = folder
+        save_file(
+            {name: value.clone() for name, value in self.module.state_dict().items()}, folder / "model.safetensors"
+        )
+
+    def outputs(self):
+        """The outputs as a user computes them."""
+        data = self.config.data
+        test, collate = load_dataset(data.test.factory, data.test.kwargs), Workload(self.config).collate
+        self.module.eval()
+        with torch.no_grad():
+            batches = evaluation_batches(test, data.batch_size, collate=collate)
+            parts = [
+                self.module(**batch.inputs) if isinstance(batch.inputs, dict) else self.module(batch.inputs)
+                for batch in batches
+            ]
+        return torch.cat(parts)
+
+    def call(self, *arguments):
+        """Run a command in this process and return its output."""
+        return command(agent_app, *arguments, *(f"--set={flag}" for flag in self.flags))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_predictions_have_the_bits_of_the_module(tmp_path, model):
+    trained = Trained(tmp_path, *MODELS[model])
+    expected = trained.outputs()
+    assert f"{len(expected)} samples" in trained.call("predict", str(tmp_path / "outputs.npz"))
+    with np.load(tmp_path / "outputs.npz") as arrays:
+        assert arrays.files == ["outputs"]
+        assert torch.equal(torch.from_numpy(arrays["outputs"]), expected)
+    trained.call("predict", str(tmp_path / "outputs.csv"))
+    with (tmp_path / "outputs.csv").open() as file:
+        head, *rows = csv.reader(file)
+    assert head == ["sample", *(f"outputs_{column}" for column in range(expected.shape[1]))]
+    assert [row[0] for row in rows] == [str(sample) for sample in range(len(expected))]
+    numbers = np.array([row[1:] for row in rows], dtype=np.float32)
+    assert torch.equal(torch.from_numpy(numbers), expected)
+
+
+async def test_an_evaluation_finds_what_the_run_has_found(tmp_path):
+    async with running_trainer() as server:
+        flags = [*MODELS["mlp"], "training.max_steps=8", f"output.directory={tmp_path}", 'training.metrics=["top5"]']
+        config = edge_config(*flags, "deployment.cut=1", f"trainer.address={server.address}")
+        result = await run_training(config, write_result=lambda done: done.write(tmp_path))
+    found = json.loads(command(agent_app, "evaluate", "--json", *(f"--set={flag}" for flag in flags)))
+    assert (found["loss"], found["accuracy"]) == (result.summary.test_loss, result.summary.accuracy)
+    assert found["metrics"] == result.summary.metrics
+    lines = command(agent_app, "evaluate", *(f"--set={flag}" for flag in flags)).splitlines()
+    assert lines == [
+        f"loss {found['loss']:.6g}",
+        f"accuracy {found['accuracy']:.6g}",
+        f"top5 {found['metrics']['top5']:.6g}",
+    ]
+
+
+def test_the_samples_can_be_others(tmp_path):
+    trained = Trained(tmp_path, *MODELS["mlp"])
+    counts = {
+        data: trained.call("predict", str(tmp_path / "x.npz"), *([f"--data={data}"] if data else [])).split()[0]
+        for data in (
+            "",
+            "test",
+            "train",
+            "tests.support.samples:FlatDigits",
+            '{factory="tests.support.samples:FlatDigits"}',
+        )
+    }
+    assert list(counts.values()) == ["360", "360", "1437", "1437", "1437"]
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "state-dict")) for kind in KINDS]
+)
+@pytest.mark.parametrize("model", MODELS)
+def test_an_export_computes_as_the_model_does(tmp_path, model, kind):
+    trained = Trained(tmp_path, *MODELS[model])
+    file = tmp_path / KINDS[kind]
+    assert "computes as the model does, on 33 samples" in trained.call("export", str(file), f"--to={kind}")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"model.safetensors", KINDS[kind]}
+    if kind == "state-dict":
+        written = torch.load(file, weights_only=True)
+        assert all(torch.equal(written[name], value) for name, value in trained.module.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "says"),
+    [
+        (
+            "otherwise",
+            DifferentError,
+            "the export to torch-export computes otherwise than the model: output 0 differs by",
+        ),
+        ("branching", ModelError, "the model cannot be exported to torch-export: "),
+    ],
+)
+def test_an_export_that_differs_or_fails_leaves_what_was_there(tmp_path, model, error, says):
+    trained = Trained(tmp_path, f'model.factory="tests.support.models.exported:{model}"', FLAT, FLAT_TEST)
+    (tmp_path / "model.pt2").write_text("before")
+    with pytest.raises(error) as refusal:
+        trained.call("export", str(tmp_path / "model.pt2"), "--to=torch-export")
+    assert str(refusal.value).startswith(says)
+    assert "\n" not in str(refusal.value)
+    assert (tmp_path / "model.pt2").read_text() == "before"
+    assert {entry.name for entry in tmp_path.iterdir()} == {"model.safetensors", "model.pt2"}
+
+
+def test_an_export_whose_package_is_missing_names_it(tmp_path, monkeypatch):
+    trained = Trained(tmp_path, *MODELS["mlp"])
+    monkeypatch.setattr(exports, "find_spec", lambda name: None if name == "onnxscript" else name)
+    with pytest.raises(ConfigError, match=r"onnxscript; install it with: pip install 'isthmus\[onnx\]'"):
+        trained.call("export", str(tmp_path / "x.onnx"), "--to=onnx")
+
+
+def test_outputs_of_several_lengths_are_no_table(tmp_path):
+    trained = Trained(tmp_path, *MODELS["mlp"])
+    with pytest.raises(DataError, match="outputs of different batches have different shapes"):
+        predictions_of_lengths(trained, tmp_path / "x.npz")
+
+
+def predictions_of_lengths(trained, file):
+    from edge_agent.afterwards import predictions
+    from edge_agent.afterwards import trained as building
+
+    with building.trained(trained.config, None, None) as workload, pytest.MonkeyPatch.context() as patch:
+        lengths = iter(range(1, 1000))
+        patch.setattr(predictions, "outputs_of", lambda *_: (torch.zeros(2, next(lengths)),))
+        predictions.write_predictions(workload, file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["predict", "x.txt"], ExitCode.CONFIG, "end it with .npz or .csv"),
+        (
+            ["predict", "x.npz"],
+            ExitCode.CONFIG,
+            "output.directory is left out, so nothing says where the trained weights are",
+        ),
+        (["evaluate", "--weights=absent"], ExitCode.CONFIG, "absent cannot be read: No such file or directory"),
+        (["evaluate", "--weights=x", f"--set={FLAT}"], ExitCode.CONFIG, "data.test is left out"),
+        (["evaluate", "--weights=x", "--data=no.such:data"], ExitCode.DATA, "module 'no.such' cannot be imported"),
+        (["export", "x.onnx", "--to=tflite"], ExitCode.USAGE, "'tflite' is not one of onnx, torch-export, state-dict."),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path, monkeypatch, arguments, code, says):
+    monkeypatch.chdir(tmp_path)
+    done = run_agent(*arguments)
+    if code == ExitCode.USAGE:
+        assert (done.returncode, "tflite" in done.stderr) == (code, True)
+    else:
+        assert_one_sentence("edge-agent", done, code, says)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    trained = Trained(tmp_path, *MODELS["mlp"])
+    done = run_agent("evaluate", *(f"--set={flag}" for flag in trained.flags), "--set=model.kwargs={hidden=8}")
+    assert_one_sentence(
+        "edge-agent", done, ExitCode.CONFIG, "does not fit the model: '0.1.weight' is torch.float32 (64, 64)"
+    )
