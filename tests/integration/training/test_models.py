@@ -264,3 +264,16 @@ async def test_weights_that_only_the_edge_has_are_brought(tmp_path, monkeypatch)
         assert_same_bits(expected, result.module.state_dict())
         with pytest.raises(RefusedError, match=r"failed with FileNotFoundError.*both sides run the factory"):
             await train_with(server, *chosen, "model.kwargs={needed=true}")
+
+
+async def test_a_compiled_model_trains_as_the_one_inside_under_its_names():
+    chosen = [
+        'model.factory="tests.support.models.exported:compiled"',
+        'data.train={factory="tests.support.samples:FlatDigits"}',
+        "training.max_steps=8",
+        "deployment.cut=2",
+    ]
+    async with running_trainer() as server:
+        state = (await train_with(server, *chosen)).module.state_dict()
+    assert not [name for name in state if "_orig_mod" in name]
+    assert_same_bits(plain_state(edge_config(*chosen)), state)
