@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file
 
 from benchmarks.net.relay import Relay
+from edge_agent.training.history import read_history
 from shared.errors import StepLogError
 from shared.training.step_log import check_steps
 from tests.chaos import sides
@@ -254,6 +256,7 @@ def _agent_flags(
         f"privacy.gradients_to={json.dumps(names)}",
         f"deployment.staleness={staleness}",
         f"deployment.codec={'fp32' if staleness == 0 else 'uniform8'}",
+        "training.keep_best={}",
         f"checkpoints.every_steps={CHECKPOINT_STEPS}",
         "checkpoints.replicas=1",
         f"checkpoints.location={folder / 'edge'}",
@@ -278,11 +281,26 @@ def _loss(folder: Path, expected: Expected, outcome: Outcome, trainers: Sequence
         return f"a worker went back, though only one without a state was killed ({folder})"
     result = load_file(folder / "result" / "model.safetensors")
     if outcome.staleness == 0:
-        state = {None: expected.whole, two_parts: expected.divided, three_tiers: expected.tiers}[outcome.shared]
+        state = {None: expected.at[STEPS], two_parts: expected.divided, three_tiers: expected.tiers}[outcome.shared]
         different = [name for name, tensor in state.items() if not result[name].equal(tensor)]
         if different:
             return f"{different} differ ({folder})"
+        if outcome.shared is None and (wrong := _wrong_history(folder / "result", expected, summary)):
+            return f"{wrong} ({folder})"
     return ""
+
+
+def _wrong_history(result: Path, expected: Expected, summary: Mapping[str, Any]) -> str:
+    """Judge the rows and the best weights of a run in which no worker shares a block; empty where they are the plain loop's."""
+    rows = read_history(result)
+    if (losses := {row.step: row.train_loss for row in rows}) != expected.losses:
+        return f"the history has {losses}, not {expected.losses}"
+    best = min(rows, key=lambda row: row.test_loss or 0.0).step
+    if summary["best_step"] != best:
+        return f"the best step is {summary['best_step']}, not {best}"
+    weights = load_file(result / "best.safetensors")
+    different = [name for name, tensor in expected.at[best].items() if not weights[name].equal(tensor)]
+    return f"{different} differ in the best weights" if different else ""
 
 
 def wrong_steps(logs: Path, *, has_part: bool) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.chaos.placements import BATCH_SIZE, Shared, draw, three_tiers, two_parts
-from tests.support.plain import plain_state
+from tests.support.plain import plain_experiment, plain_loop
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import edge_config
 
@@ -64,7 +64,10 @@ where some gradients overflow; and by an optimizer named by its class, whose mom
 class Expected(NamedTuple):
     """The weights of an undisturbed run with K = 0; with more only the order of events decides them."""
 
-    whole: dict[str, Tensor]
+    at: dict[int, dict[str, Tensor]]
+    """Weights at the end of each epoch and of the run, by the steps done, which are those of the evaluations."""
+    losses: dict[int, float]
+    """Mean loss of the steps until each of these since the one before."""
     divided: dict[str, Tensor]
     """Weights where workers share blocks."""
     tiers: dict[str, Tensor]
@@ -76,11 +79,26 @@ def expected_states(folder: Path) -> tuple[Expected, ...]:
     torch.set_num_threads(1)
     return tuple(
         Expected(
-            plain_state(edge_config(*EXPERIMENT, *variety.flags)),
+            *_whole(variety),
             *(_shared_state(folder, variety, shared, names) for shared, names in SHARED.items()),
         )
         for variety in VARIETIES
     )
+
+
+def _whole(variety: Variety) -> tuple[dict[int, dict[str, Tensor]], dict[int, float]]:
+    states, means, losses = dict[int, dict[str, Tensor]](), dict[int, float](), list[float]()
+    chain, recipe, _, loader, steps = plain_experiment(edge_config(*EXPERIMENT, *variety.flags))
+
+    def done(step: int, loss: float) -> None:
+        losses.append(loss)
+        if (count := step + 1) == steps or count % loader.steps_per_epoch == 0:
+            states[count] = {name: tensor.clone() for name, tensor in chain.module.state_dict().items()}
+            means[count] = sum(losses) / len(losses)
+            losses.clear()
+
+    plain_loop(chain, recipe, ((each.step, each.inputs, each.labels) for each in loader.iterate(0, steps)), done)
+    return states, means
 
 
 SHARED: Mapping[Shared, tuple[str, ...]] = {two_parts: ("near",), three_tiers: ("near", "far")}
