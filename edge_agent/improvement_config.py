@@ -16,7 +16,7 @@ class FollowedFigure(Section):
     metric: str = LOSS
     """Figure of the test set that tells: "loss", "accuracy", or one of `training.metrics`."""
     mode: Literal["min", "max"] | None = Field(default=None, examples=["min"])
-    """Direction in which it gets better. Left out, "min" for the loss and "max" for all others."""
+    """Direction in which it gets better; "min" for the loss and "max" for the accuracy where it is left out."""
 
     @property
     def falls(self) -> bool:
@@ -57,4 +57,8 @@ def check_followed(config: "EdgeConfig") -> None:
             raise ValueError(
                 f'{key}.metric is "{figure.metric}", which is not computed; choose one of {", ".join(map(repr, known))}, or '
                 "add it to training.metrics"
+            )
+        if figure.mode is None and figure.metric not in (LOSS, ACCURACY):
+            raise ValueError(
+                f'{key}.metric is "{figure.metric}" and mode is left out; say which is better, "min" or "max"'
             )

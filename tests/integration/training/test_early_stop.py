@@ -145,6 +145,7 @@ async def test_a_loss_that_is_no_number_gets_no_better(monkeypatch):
         (["data.test=none"], "nothing is evaluated"),
         (['training.early_stop={metric="f1"}'], 'early_stop.metric is "f1", which is not computed'),
         (["training.early_stop={patience=0}"], "patience"),
+        (['training.metrics=["f1"]', 'training.early_stop={metric="f1"}'], "mode is left out; say which is better"),
         (['group={name="line", size=2}'], "each member evaluates by itself"),
     ],
 )

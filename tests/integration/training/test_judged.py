@@ -94,7 +94,7 @@ async def test_with_a_lossy_codec_those_of_the_saved_model_stand_beside():
 
 
 async def test_they_stand_in_the_history_and_tell_when_a_run_ends():
-    ends = 'training.early_stop={metric="threes", patience=2, min_delta=2.0}'
+    ends = 'training.early_stop={metric="threes", mode="max", patience=2, min_delta=2.0}'
     _, result, evaluated = await one_run(as_toml(ASKED), ends, "training.evaluate_every_steps=2")
     assert result.summary.steps == 6, "the first is the best, and no share is better by two"
     rows = [row for row in result.history if row.metrics]
