@@ -1,7 +1,7 @@
 """Connections of browsers: how many there may be, how long each may keep us waiting, and what becomes of its requests.
 
 All of it is on the event loop, without a thread. A connection waits for its peer in one of a number of places, of which the
-oldest is given up for a new one, and holds a request or an answer at most.
+oldest is given up for a new one, and holds a request or an answer at most. Calls that take long are bounded by the gate.
 """
 
 import asyncio
@@ -12,12 +12,10 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
-import grpc
 import structlog
 
 from shared.transport.auth.places import Places
 from shared.transport.rpc.status import StatusError
-from shared.web.calls import refused
 from shared.web.requests import MOST_HEAD_BYTES, BadRequestError, Request, Response, read_request
 
 _log = structlog.get_logger(__name__)
@@ -25,8 +23,6 @@ MOST_WAITING = 64
 """Connections that wait for their peer to send or to read, at one time."""
 WAIT_SECONDS = 10.0
 """Longest time for a connection's next request, with the handshake before the first, and for its answer to be read."""
-MOST_ANSWERING = 32
-"""Requests whose answer is awaited, at one time: a call may take until the next step boundary."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 _ACCEPT_AGAIN_SECONDS = 1.0
 """Delay after a connection could not be accepted, as where no descriptor is left."""
@@ -44,7 +40,6 @@ class Connections:
         self._answer = answer
         self._tls = tls
         self._places = Places(MOST_WAITING, WAIT_SECONDS)
-        self._answering = 0
 
     async def accept(self, listening: socket.socket) -> None:
         """Serve the connections that come to a socket, until this is cancelled; then all of them end."""
@@ -105,9 +100,6 @@ class Connections:
         """The answer to a request; the call behind it ends with the connection. Raises ConnectionError then."""
         if isinstance(request, BadRequestError):
             return Response(request.status, f"{request}\n".encode(), headers={"Connection": "close"})
-        if self._answering >= MOST_ANSWERING:
-            return refused(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_ANSWERING} requests are being answered already")
-        self._answering += 1
         answer, more = asyncio.ensure_future(self._answer(request, peer)), asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait({answer, more}, return_when=asyncio.FIRST_COMPLETED)
@@ -120,7 +112,6 @@ class Connections:
             _log.exception("a request to the page failed", path=request.path)
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"a defect\n")
         finally:
-            self._answering -= 1
             answer.cancel()
             more.cancel()
             await asyncio.gather(answer, more, return_exceptions=True)

@@ -1,11 +1,14 @@
 """The status of a run and of its sessions, in the words of the contract."""
 
+from itertools import pairwise
+
 import pytest
 
-from edge_agent.control.status import session_statuses
+from edge_agent.control.status import history_rows, session_statuses
 from edge_agent.coordinator import BoundaryReached, ChangeDone, Coordinator, CoordinatorState, StepsDone, TrainersJoined
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.training.events import Activity, CurrentActivity
+from edge_agent.training.history import HistoryRow
 from shared.checkpoint import CheckpointName
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
@@ -53,3 +56,16 @@ def test_an_unfinished_session_says_whether_it_goes_on(newest, is_open, state):
     assert status.state == state
     assert status.HasField("checkpoint_step") == (newest is not None)
     assert status.began.ToJsonString() == "2026-01-31T10:00:00.000001Z"
+
+
+def test_a_long_history_is_thinned_evenly_and_ends_with_the_newest_row():
+    rows = [
+        HistoryRow(step, 1, step, None, 0.5, None, 0.1, 2, 0, 32, 1.0, 1, 1, 1.0, {"top5": 0.5})
+        for step in range(1, 1203)
+    ]
+    shown = [row.step for row in history_rows(rows)]
+    assert (shown[-1], len(shown) <= 500, {b - a for a, b in pairwise(shown)}) == (1202, True, {3})
+    assert [row.step for row in history_rows(rows[:500])] == list(range(1, 501))
+    assert history_rows([]) == []
+    (first,) = history_rows(rows[:1])
+    assert (first.HasField("train_loss"), first.test_loss, dict(first.metrics)) == (False, 0.5, {"top5": 0.5})

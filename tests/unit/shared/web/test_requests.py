@@ -93,6 +93,16 @@ async def test_who_does_not_read_is_given_up_and_keeps_nobody_out(monkeypatch):
             each.close()
 
 
+async def test_many_who_ask_at_once_keep_nobody_out():
+    async with served(NothingBehind()) as page:
+        others = [socket.create_connection(("localhost", page.port)) for _ in range(60)]  # before the first is accepted
+        for each in others:
+            each.sendall(get())
+        assert (await page.ask(post("GetStatus"))).status == 200
+        for each in others:
+            each.close()
+
+
 async def test_who_sends_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(connections, "WAIT_SECONDS", 0.05)
     async with served(NothingBehind()) as page:
@@ -143,12 +153,11 @@ async def test_a_call_ends_with_its_connection_and_all_with_the_page():
     assert await answer(reader) is None
 
 
-async def test_calls_of_one_host_have_a_bound(monkeypatch):
+async def test_calls_of_one_host_that_are_under_way_have_a_bound():
     behind = Paused()
-    monkeypatch.setattr(connections, "MOST_ANSWERING", 2)
     async with served(behind) as page:
         writers = []
-        for _ in range(2):
+        for _ in range(16):
             _, writer = await page.connected()
             writer.write(post("Pause"))
             await behind.began.wait()
