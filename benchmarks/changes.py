@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from benchmarks.support.arguments import benchmark_parser, numbers
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import write_json
-from edge_agent import EdgeConfig, train
 from edge_agent.data import TensorDataset, digits
 from edge_agent.data.tensors import Split
+from isthmus import EdgeConfig, train
 from shared.config import load_config
 from shared.model.build import build_model
 from shared.model.random_state import random_state

@@ -34,7 +34,7 @@ from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import Spread, write_json
-from edge_agent import train
+from isthmus import train
 from shared.config import LinkConfig
 from shared.model.chain import build_chain
 from shared.training.device import prepare_process

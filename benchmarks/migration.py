@@ -23,8 +23,8 @@ from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, write_json
 from benchmarks.support.series import Trainings, trainings
-from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from isthmus import EdgeConfig
 from shared.config import load_config
 
 LINKS = ((100e6, 100e6, 0.0), (100e6, 100e6, 0.04), (20e6, 50e6, 0.0), (20e6, 50e6, 0.04))

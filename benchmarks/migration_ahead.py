@@ -20,8 +20,8 @@ from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
-from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from isthmus import EdgeConfig
 from shared.config import load_config
 from shared.model.features import features_of
 from shared.training.losses import LossHead

@@ -30,8 +30,8 @@ from benchmarks.support.live import LiveRun, Moment
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import Spread, write_json
-from edge_agent import EdgeConfig
 from edge_agent.experiment.workload import Workload
+from isthmus import EdgeConfig
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.placement import AGENT

@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.support.echo import grpc_seconds, socket_seconds
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
-from edge_agent import EdgeConfig, train
+from isthmus import EdgeConfig, train
 from shared.config import load_config
 from shared.model.build import build_model
 from shared.model.chain import build_chain

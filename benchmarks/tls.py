@@ -29,7 +29,7 @@ from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import Spread
 from cloud_trainer.control.certificates import Identity, issue, make_authority
-from edge_agent import train
+from isthmus import train
 from shared.transport.auth.tokens import Scope, make_token
 
 ROUNDS = 5

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import Layout, MeasuredLink, Plan, Profile, Question, Rates, SearchSpace, best, parse_profile
 from edge_agent.planning.measurements import FLOAT32_BITS
 from edge_agent.planning.profile import SCHEMA
+from isthmus import EdgeConfig
 from shared.config import load_config
 from shared.model.features import specs_bytes
 from shared.placement import Cargo, Route, document_of

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from edge_agent import EdgeConfig, run_training
 from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
+from isthmus import EdgeConfig, run_training
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.events import Events

@@ -17,9 +17,9 @@ from pathlib import Path
 import structlog
 import torch
 
-from edge_agent import EdgeConfig, run_training
 from edge_agent.training.events import Progressed
 from edge_agent.training.statistics import Statistics
+from isthmus import EdgeConfig, run_training
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.events import Events

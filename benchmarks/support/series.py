@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from edge_agent import EdgeConfig, run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
+from isthmus import EdgeConfig, run_training
 from shared.config import load_config
 from shared.errors import IsthmusError
 from shared.events import Events

@@ -19,12 +19,12 @@ from pace import Pace
 from rich.console import Console
 from run_picture import Moment, Run, draw_run
 
-from edge_agent import EdgeConfig, run_training
 from edge_agent.commands.terminal import summary_table
 from edge_agent.demo import processes
 from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
+from isthmus import EdgeConfig, run_training
 from shared.config import load_config
 from shared.errors import PlanError
 from shared.events import Events

@@ -14,10 +14,10 @@ from typing import Self
 
 from rich.console import Console
 
-from edge_agent import EdgeConfig, run_training
 from edge_agent.commands.terminal import summary_table
 from edge_agent.demo import processes
 from edge_agent.training.events import Progressed, RolledBack
+from isthmus import EdgeConfig, run_training
 from shared.config import load_config
 from shared.events import Events
 from shared.telemetry.logs import configure_logs

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edge_agent import EdgeConfig, Statistics, run_training
 from edge_agent.training.events import Progressed, SessionOpened
 from edge_agent.training.open_run import PlacementController
+from isthmus import EdgeConfig, Statistics, run_training
 from shared.config import load_config
 from shared.events import Events
 from shared.telemetry.logs import configure_logs

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from deploy.site.terminal import to_svg
-from edge_agent import EdgeConfig, train
 from edge_agent.commands.terminal import live_bar, summary_table
 from edge_agent.demo import processes
 from edge_agent.training.statistics import Statistics
+from isthmus import EdgeConfig, train
 from shared.config import load_config
 
 WIDTH = 100

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.net.relay import Relay
-from edge_agent import EdgeConfig
+from isthmus import EdgeConfig
 from shared.errors import ExitCode
 from shared.placement import BlockSlice
 from shared.training.step_log import merged_ranks

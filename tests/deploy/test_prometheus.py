@@ -18,7 +18,7 @@ from deploy.grafana.generate import FOLDER
 from deploy.grafana.preview import draw
 from deploy.grafana.questions import Prometheus, Question, load, other_questions, panel_questions, panels
 from deploy.grafana.server import SCRAPE_SECONDS, running_prometheus
-from edge_agent import run_training
+from isthmus import run_training
 from tests.conftest import ROOT
 from tests.support.placement_kinds import flags_of, permitted, trainers_flag
 from tests.support.running import Listening, agent_process, cut_at, edge_config, run_agent, trainer_process

@@ -17,7 +17,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import IsthmusError
 from tests.fuzz.messages import bodies, reworded_message, sealed
 from tests.support.peers.lying_trainer import LyingTrainer, bytes_of, lying_trainer, message_of

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.sessions.session_store import Quota, SessionStore
-from edge_agent import EdgeConfig
 from edge_agent.data import fashion_mnist
 from edge_agent.observability.timeline import load as load_timeline
 from edge_agent.observability.timeline_window import choose_window, summary
@@ -34,6 +33,7 @@ from edge_agent.planning.prediction import (
 from edge_agent.planning.schedules import STRATEGIES, load_layers
 from edge_agent.profiling.profile_parts import Measurements, PartFile
 from edge_agent.sessions.stored_session import stored_sessions
+from isthmus import EdgeConfig
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
 from shared.checkpoint.store import FORMAT
 from shared.config import load_config

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.client.methods import HEALTH
 from shared.placement import AGENT
 from shared.transport.rpc.call_status import CallStatus

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.observability.metrics import EdgeMetrics
+from isthmus import run_training
 from tests.support.commands import MLP
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config, trainer_process

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from edge_agent import run_training
+from isthmus import run_training
 from tests.support.experiments import flags
 from tests.support.running import edge_config
 

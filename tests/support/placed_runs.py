@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_agent import run_training
 from edge_agent.training.result import Summary
+from isthmus import run_training
 from tests.support.experiments import flags
 from tests.support.placement_kinds import SHARED, addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain import assert_same_bits, plain_state

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from edge_agent import EdgeConfig
 from edge_agent.data import BatchLoader, Collate, Dataset, evaluation_batches
 from edge_agent.data.named import load_dataset
+from isthmus import EdgeConfig
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.build import build_model
 from shared.model.chain import Chain, build_chain

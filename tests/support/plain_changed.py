@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from edge_agent import EdgeConfig
 from edge_agent.data import BatchLoader, TensorDataset
+from isthmus import EdgeConfig
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from tests.support.plain import plain_experiment, plain_forward, plain_loss, plain_optimizer, plain_update
 

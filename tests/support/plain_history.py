@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from edge_agent import EdgeConfig
 from edge_agent.data import evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.training.history import HistoryRow
+from isthmus import EdgeConfig
 from shared.training.schedule import learning_rate
 from tests.support.plain import PlainExperiment, plain_experiment, plain_loop, plain_loss
 

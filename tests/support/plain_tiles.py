@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from edge_agent import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from isthmus import EdgeConfig
 from shared.model.chain import Chain
 from shared.model.random_state import random_state
 from shared.placement import Placement, Rows

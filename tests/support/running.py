@@ -17,10 +17,10 @@ from typing import Any
 
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.server import TrainerServer
-from edge_agent import EdgeConfig, TrainingResult, run_training
 from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Progressed, SessionOpened
+from isthmus import EdgeConfig, TrainingResult, run_training
 from shared.config import load_config
 from shared.events import Events
 from tests.support import forked

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.client.trainer import TrainerClient
 from shared.errors import ProtocolError, StoppedError
 from shared.model.build import build_model

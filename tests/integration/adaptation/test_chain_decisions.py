@@ -8,10 +8,10 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from edge_agent import run_training
 from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import SCHEMA
+from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, PlanError
 from shared.placement import cuts_of, held_blocks
 from tests.support.experiments import flags

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.net import Relay
-from edge_agent import run_training
 from edge_agent.adaptation import link_probe
 from edge_agent.main import app
 from edge_agent.planning import Rates, SearchSpace, first_layout, profile_to_json
+from isthmus import run_training
 from shared.client import link_measurement as link_measuring
 from shared.errors import ConfigError, PlanError
 from shared.training.stage import Stage

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import edge_agent.attempts
-from edge_agent import run_training
 from edge_agent.adaptation import measuring, polling
 from edge_agent.adaptation.measuring import MOST_RANGES, STEPS, Measurement
 from edge_agent.planning import Engine
 from edge_agent.planning.engine.devices import Devices
 from edge_agent.profiling.timers import timer_meanwhile
+from isthmus import run_training
 from tests.integration.adaptation.test_chain_decisions import NAMES, block_names, chain_file, chain_flags
 from tests.support.experiments import flags
 from tests.support.placement_kinds import running_trainers

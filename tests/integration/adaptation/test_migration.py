@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, ModelError, UnreachableError
 from shared.training import held_blocks

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.adaptation import polling
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
@@ -15,6 +14,7 @@ from edge_agent.planning import SCHEMA
 from edge_agent.planning.cost import computing_seconds
 from edge_agent.planning.engine import devices
 from edge_agent.training.events import Placed
+from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, PlanError
 from tests.support.placement_kinds import addresses_of, running_trainers, trainers_flag
 from tests.support.plain import assert_same_bits

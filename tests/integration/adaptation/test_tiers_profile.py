@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.main import app
 from edge_agent.planning import load_profile
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.workers.tiers_profile import profile_tiers
+from isthmus import run_training
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, PlanError, UnreachableError
 from tests.support.commands import command

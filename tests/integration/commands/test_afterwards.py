@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from edge_agent import run_training
 from edge_agent.afterwards import exports
 from edge_agent.data import evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.workload import Workload
 from edge_agent.main import app as agent_app
+from isthmus import run_training
 from shared.errors import ConfigError, DataError, DifferentError, ExitCode, ModelError
 from tests.support.commands import assert_one_sentence, command
 from tests.support.running import edge_config, run_agent, running_trainer

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from benchmarks.net.relay import Relay
-from edge_agent import run_training
 from edge_agent.training.statistics import Statistics
+from isthmus import run_training
 from shared.client.trainer import TrainerClient
 from tests.support.running import Listening, edge_config, running_trainer
 

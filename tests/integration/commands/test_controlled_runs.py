@@ -10,11 +10,11 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 
-from edge_agent import run_training
 from edge_agent.control import commands as control_commands
 from edge_agent.control.service import SERVICE
 from edge_agent.main import app as agent_app
 from edge_agent.sessions.open_session import OpenSession
+from isthmus import run_training
 from shared.control import commands
 from shared.errors import ExitCode, FencedError, GoneError, RefusedError
 from shared.transport.rpc.contract import Stub

@@ -102,19 +102,19 @@ def test_forgetting_a_session_imports_what_reads_files_alone(tmp_path):
 
 
 def test_the_agent_can_be_imported_for_its_configuration_alone():
-    script = "import sys; from edge_agent import EdgeConfig; EdgeConfig(); assert 'torch' not in sys.modules"
+    script = "import sys; from isthmus import EdgeConfig; EdgeConfig(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
 def test_a_notebook_completes_what_the_agent_exports_without_importing_it():
-    shown = "import sys, edge_agent; print(*dir(edge_agent)); assert 'torch' not in sys.modules"
+    shown = "import sys, isthmus; print(*dir(isthmus)); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", shown], cwd=ROOT, check=True, capture_output=True, text=True)
     assert {"train", "run_training", "EdgeConfig", "Statistics"} <= set(done.stdout.split())
 
 
 @pytest.mark.slow
 def test_what_the_agent_exports_is_there():
-    script = "import edge_agent; assert all(getattr(edge_agent, name) for name in edge_agent.__all__)"
+    script = "import isthmus; assert all(getattr(isthmus, name) for name in isthmus.__all__)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 

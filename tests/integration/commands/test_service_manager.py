@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.commands.service import status_line
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
+from isthmus import run_training
 from shared.errors import ExitCode, StoppedError
 from shared.placement import Deployment
 from tests.support.commands import MLP, assert_one_sentence

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.trainer_worker import TrainerWorker
+from isthmus import run_training
 from tests.support.experiments import flags
 from tests.support.placement_kinds import PEERS_ALLOWED
 from tests.support.plain import assert_same_bits, plain_state

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from cloud_trainer.sessions.session import Session
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode
 from shared.training.step_log import check_steps
 from shared.transport.rpc.status import StatusError

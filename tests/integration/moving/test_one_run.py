@@ -8,11 +8,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.replaying.replay import replay
 from edge_agent.replaying.run_record import read_record
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import CheckpointShared, HandedOver, Placed, Relayed, Replaced, RolledBack
+from isthmus import run_training
 from shared.placement import AGENT, held_blocks
 from shared.training.step_log import check_steps
 from tests.integration.moving.test_relays import Ways, cut

@@ -10,9 +10,9 @@ from contextlib import ExitStack, asynccontextmanager
 import pytest
 
 from benchmarks.net.relay import Fault, Relay
-from edge_agent import run_training
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import HandedOver, Placed, Relayed, RolledBack
+from isthmus import run_training
 from shared.client.credentials import TrainerAccess
 from shared.placement import held_blocks
 from shared.training.step_log import check_steps

@@ -6,9 +6,9 @@ import grpc
 import pytest
 
 from cloud_trainer.server import TrainerServer
-from edge_agent import run_training
 from edge_agent.adaptation.candidates.probed import measured_factor
 from edge_agent.experiment.building import Experiment
+from isthmus import run_training
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig

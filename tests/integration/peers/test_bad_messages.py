@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import RefusedError
 from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION

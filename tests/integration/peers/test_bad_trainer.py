@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from cloud_trainer.server import TrainerServer
-from edge_agent import run_training
+from isthmus import run_training
 from shared.client.config import TrainerAddressConfig
 from shared.client.link_call import StreamListener
 from shared.client.trainer import TrainerClient

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from cloud_trainer.config import PeersConfig
-from edge_agent import run_training
+from isthmus import run_training
 from shared.client.detour import relay_call
 from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

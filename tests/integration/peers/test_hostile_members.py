@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from cloud_trainer.groups import newcomers
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import IsthmusError, RefusedError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.tensor_pb2 import Role

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import IsthmusError, ProtocolError
 from shared.placement.window import MOST_UNREPORTED
 from tests.support.peers.lying_trainer import lying_trainer, message_of, renamed, saying

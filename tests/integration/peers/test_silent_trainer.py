@@ -5,8 +5,8 @@ import asyncio
 import grpc
 import pytest
 
-from edge_agent import run_training
 from edge_agent.profiling.profile import profile_model
+from isthmus import run_training
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.trainer import TrainerClient

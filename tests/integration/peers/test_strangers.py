@@ -12,7 +12,7 @@ import pytest
 from benchmarks.net.relay import Fault, Relay
 from cloud_trainer.control.certificates import make_authority
 from cloud_trainer.rpc.access import SCOPES
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode
 from shared.telemetry.logs import configure_logs
 from shared.transport.auth.tokens import Scope

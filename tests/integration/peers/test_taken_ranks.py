@@ -7,7 +7,7 @@ import grpc
 import pytest
 from safetensors.torch import load_file
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode, RefusedError, UnreachableError
 from shared.transport.auth.tokens import AN_AGENTS, make_token
 from shared.transport.stream.packets import serialize

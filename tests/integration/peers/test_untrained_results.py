@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode, ProtocolError
 from tests.support.group_flags import STEPS, group_of, member_flags
 from tests.support.peers.lying_trainer import lying_trainer, saying

@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.net.relay import Fault, Relay
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode
 from shared.transport.auth.gate import LOOK_SECONDS
 from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token

@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.control.service import judged
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import LinkDown
+from isthmus import run_training
 from shared.errors import ConfigError
 from shared.placement import StepPlan, parse_range
 from shared.runtime.placement_executor import PlacementExecutor

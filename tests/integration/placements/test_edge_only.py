@@ -5,10 +5,10 @@ import signal
 import pytest
 from safetensors.torch import load_file
 
-from edge_agent import run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import sessions_folder, stored_sessions
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import DivergedError, ExitCode, StoppedError
 from shared.training.step_log import applied_steps
 from tests.support.commands import assert_one_sentence

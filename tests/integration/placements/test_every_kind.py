@@ -11,7 +11,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.chain import build_chain

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from cloud_trainer.sessions.worker.figures import SessionFigures
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
+from isthmus import run_training
 from shared.events.worker import Computed, StepComputed
 from shared.placement import AGENT, Cargo, Route, Tile
 from tests.integration.placements.test_links_of_trainers import ALLOWED, BATCHES, BEHIND, BLOCKS, WHOLE, chain, standing

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from benchmarks.net import Relay
-from edge_agent import run_training
+from isthmus import run_training
 from shared.client.link_measurement import MOST_BYTES
 from shared.errors import FencedError, RefusedError, UnreachableError
 from shared.wire.isthmus.v1 import control_pb2

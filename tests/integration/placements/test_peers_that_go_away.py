@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from cloud_trainer.control.certificates import Identity, issue, make_authority
-from edge_agent import run_training
+from isthmus import run_training
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.client.credentials import trainer_access
 from shared.errors import AccessError, SessionLostError

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, DataError, StoppedError
 from shared.placement import parse_range
 from tests.support.experiments import flags

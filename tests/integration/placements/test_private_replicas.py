@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent import run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import RefusedError, StoppedError
 from tests.integration.placements.test_replicas import NAME, standing
 from tests.support.experiments import flags

@@ -4,8 +4,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
+from isthmus import run_training
 from shared.errors import ConfigError
 from tests.support.placement_kinds import BATCH_SIZE, running_trainers, trainers_flag
 from tests.support.plain import assert_same_bits, plain_state

@@ -5,10 +5,10 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from edge_agent import run_training
 from edge_agent.main import app
 from edge_agent.replaying.replay import replay
 from edge_agent.replaying.run_record import read_record, record_path
+from isthmus import run_training
 from shared.errors import ConfigError, DifferentError, ExitCode
 from tests.integration.placements.test_changes import ALONE, Changing, document
 from tests.support.commands import command

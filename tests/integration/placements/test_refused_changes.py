@@ -9,10 +9,10 @@ import pytest
 
 from cloud_trainer.rpc.blocks import BlockReceiver
 from cloud_trainer.sessions.session import Session
-from edge_agent import run_training
 from edge_agent.coordinator.table import CHANGES
 from edge_agent.main import app as agent_app
 from edge_agent.training.choosers import Chooser
+from isthmus import run_training
 from shared.errors import ModelError, RefusedError
 from shared.training import held_blocks
 from shared.transport.rpc.status import StatusError

@@ -10,10 +10,10 @@ from itertools import combinations
 import pytest
 from safetensors.torch import load_file
 
-from edge_agent import run_training
 from edge_agent.experiment.workload import Workload
 from edge_agent.planning import SCHEMA
 from edge_agent.training.events import Placed, Replaced
+from isthmus import run_training
 from shared.errors import ExitCode
 from shared.placement import held_blocks
 from tests.chaos import sides

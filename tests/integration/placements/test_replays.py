@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
+from isthmus import run_training
 from shared.codec import FeedbackMode
 from shared.execution.blocks import Method
 from shared.execution.in_process_session import InProcessSession, Turn

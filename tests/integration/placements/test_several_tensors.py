@@ -4,9 +4,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.experiment.placement_report import report_on
 from edge_agent.experiment.workload import Workload
+from isthmus import run_training
 from tests.support.placement_kinds import BATCH_SIZE, addresses_of, running_trainers, trainers_flag
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.running import edge_config

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 import pytest
 
 from cloud_trainer.main import app as trainer_app
-from edge_agent import run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import StoppedError
 from shared.training.step_log import applied_steps
 from tests.support.commands import command

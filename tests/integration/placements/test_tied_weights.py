@@ -2,8 +2,8 @@
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
+from isthmus import run_training
 from shared.errors import ConfigError
 from tests.support.placement_kinds import BATCH_SIZE, RANGES, addresses_of, flags_of, running_trainers
 from tests.support.plain import assert_same_bits, plain_state

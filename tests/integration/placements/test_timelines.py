@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.observability.timeline import load
 from edge_agent.observability.timeline_window import choose_window, summary
+from isthmus import run_training
 from tests.integration.placements.test_figures import STEPS, K, config_of
 from tests.support.experiments import flags
 from tests.support.placement_kinds import running_trainers

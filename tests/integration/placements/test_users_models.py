@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.placement import AGENT, Placement
 from tests.support.crossed import thinned
 from tests.support.models.users.tasks import TASKS

@@ -8,8 +8,8 @@ import pytest
 from safetensors.torch import load_file
 
 from cloud_trainer.peers.dialer import PeerDialer
-from edge_agent import run_training
 from edge_agent.main import app as agent_app
+from isthmus import run_training
 from shared.errors import ExitCode, RefusedError, UnreachableError
 from tests.support.commands import assert_one_sentence, command
 from tests.support.killed_chain import CHECKPOINT_STEPS, CHOSEN, STEPS, Chain

@@ -12,7 +12,7 @@ import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cloud_trainer.server import serve
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import DeviceError, ExitCode, IsthmusError
 from shared.execution import failures
 from tests.support.commands import MLP

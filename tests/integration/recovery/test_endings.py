@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder, stored_sessions
 from edge_agent.training.divergence import LossCheck
 from edge_agent.training.events import CheckpointShared
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.client.trainer import TrainerClient
 from shared.errors import DivergedError, StoppedError, StorageError
 from tests.support.commands import MLP

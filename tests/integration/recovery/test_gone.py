@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.checkpoint import unseal
 from shared.errors import ExitCode, GoneError, StoppedError
 from tests.support.commands import MLP, assert_one_sentence

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from benchmarks.net.relay import Fault, Relay
-from edge_agent import run_training
+from isthmus import run_training
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig

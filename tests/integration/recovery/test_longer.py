@@ -3,11 +3,11 @@
 import pytest
 from safetensors.torch import load_file
 
-from edge_agent import run_training
 from edge_agent.run import result_writer
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import sessions_folder
 from edge_agent.training.history import read_history
+from isthmus import run_training
 from shared.errors import ConfigError, StorageError
 from tests.support import plain_history
 from tests.support.placement_kinds import addresses_of, flags_of, permitted, running_trainers

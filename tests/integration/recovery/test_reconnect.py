@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from benchmarks.net.relay import Fault, Relay
 from cloud_trainer.rpc.link_rpc import LinkRpc
-from edge_agent import run_training
 from edge_agent.sessions.trainer_worker import TrainerWorker
+from isthmus import run_training
 from shared.errors import ProtocolError, RefusedError, UnreachableError
 from tests.support.examples import examples
 from tests.support.experiments import flags

@@ -9,10 +9,10 @@ import pytest
 from safetensors.torch import load_file
 from structlog.testing import capture_logs
 
-from edge_agent import run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import sessions_folder
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import DataError, ExitCode, StorageError, UnreachableError
 from tests.support.commands import MLP, assert_one_sentence, spoken
 from tests.support.hosts.small_disk import small_disk

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.resuming import Resume, choose_session
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
 from tests.support.commands import MLP, assert_one_sentence, spoken
 from tests.support.experiments import OPTIMIZERS

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from benchmarks.net.relay import Fault, Relay
-from edge_agent import run_training
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.checkpoint import CheckpointStore
 from shared.errors import ExitCode, StoppedError
 from tests.support.commands import MLP

@@ -11,10 +11,10 @@ import pytest
 from cloud_trainer.rpc.service import TrainerService
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
-from edge_agent import run_training
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.opening import open_session
+from isthmus import run_training
 from shared.checkpoint import CheckpointStore
 from shared.client.config import TrainerAddressConfig
 from shared.client.link_call import StreamListener

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.transport.auth.callers import Caller, set_caller
 from shared.transport.auth.tokens import Scope
 from shared.transport.rpc.status import StatusError

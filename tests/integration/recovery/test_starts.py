@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from cloud_trainer.server import TrainerServer
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode, UnreachableError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.chaos.faults import Fault, Planned

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cloud_trainer.sessions.worker.figures import SessionFigures
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode, ProtocolError
 from shared.events.worker import StepComputed
 from tests.support.commands import MLP, agent_fails

@@ -2,9 +2,9 @@
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import DataError, StoppedError
 from tests.support.commands import MLP
 from tests.support.running import Listening, edge_config, running_trainer

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from edge_agent import run_training
 from edge_agent.adaptation.engine_inputs import load_run_profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, StoppedError
 from shared.execution.split import Scheme, split_placement, split_session
 from shared.placement import Cargo

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from edge_agent import run_training
+from isthmus import run_training
 from tests.support.commands import MLP
 from tests.support.experiments import flags
 from tests.support.placement_kinds import (

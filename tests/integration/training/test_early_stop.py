@@ -5,11 +5,11 @@ from itertools import count
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.run import result_writer
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import sessions_folder
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, StoppedError, StorageError
 from tests.support import plain_history
 from tests.support.placement_kinds import addresses_of, flags_of, permitted, running_trainers

@@ -5,8 +5,8 @@ import sys
 import pytest
 import torch
 
-from edge_agent import EdgeConfig, run_training
 from edge_agent.data import digits
+from isthmus import EdgeConfig, run_training
 from shared.config import load_config
 from tests.support.pages import blocks
 from tests.support.plain import assert_same_bits

@@ -6,11 +6,11 @@ from itertools import product
 import pytest
 import torch
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.events import StepFinished
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, StoppedError
 from shared.training.loss_scale import FIRST
 from tests.support.commands import agent_fails

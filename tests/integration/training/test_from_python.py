@@ -8,7 +8,7 @@ import sys
 import pytest
 from safetensors.torch import load_file
 
-from edge_agent import train
+from isthmus import train
 from tests.support.experiments import flags
 from tests.support.plain import assert_same_bits
 from tests.support.running import ROOT, edge_config
@@ -35,8 +35,7 @@ def test_the_results_are_written_where_the_configuration_says(tmp_path):
 
 
 UNGUARDED = """
-from edge_agent import EdgeConfig, train
-from shared.config import load_config
+from isthmus import EdgeConfig, load_config, train
 
 train(load_config(EdgeConfig, None, ["trainers=[]", "training.max_steps=2", "data.workers=1", "checkpoints.location=none"]))
 """

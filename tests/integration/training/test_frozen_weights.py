@@ -6,9 +6,9 @@ import math
 import pytest
 from safetensors.torch import load_file, save_file
 
-from edge_agent import run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import StoppedError
 from tests.support.group_flags import group_of, trained
 from tests.support.models.adapted import on_a_body

@@ -6,10 +6,10 @@ from itertools import groupby
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import SCHEMA
 from edge_agent.planning.schedules import STRATEGIES, load_layers
+from isthmus import run_training
 from shared.errors import ConfigError
 from shared.transport.stream.duplex import Duplex
 from shared.wire.isthmus.v1.tensor_pb2 import Role

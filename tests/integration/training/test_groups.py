@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cloud_trainer.sessions.limits import Limits
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.choosers import Chooser
+from isthmus import run_training
 from shared import slicing
 from shared.errors import ConfigError, ExitCode, RefusedError, UnreachableError
 from shared.execution.model_facts import facts_of

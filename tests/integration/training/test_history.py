@@ -7,12 +7,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from edge_agent import run_training
 from edge_agent.main import app
 from edge_agent.run import result_writer
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.history import HISTORY, HistoryRow, read_history, write_history
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, DataError, StoppedError
 from tests.support import plain_history
 from tests.support.experiments import MODELS

@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 DEAR = ("torch._dynamo", "torch._inductor", "sympy", "scipy", "matplotlib", "PIL")
 SCRIPT = """
 import sys
-from edge_agent import EdgeConfig, train
+from isthmus import EdgeConfig, train
 from shared.config import load_config
 flags = ["trainers=[]", "training.max_steps=2", "checkpoints.location=none", "control.listen=none", *sys.argv[1:]]
 train(load_config(EdgeConfig, None, flags))

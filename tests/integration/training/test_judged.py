@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
-from edge_agent import run_training
 from edge_agent.data import evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.events import Evaluated
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, ModelError, RefusedError, StoppedError
 from shared.registry import Labels, MetricConfig
 from shared.training.metrics import Metrics

@@ -6,12 +6,12 @@ import json
 import pytest
 from safetensors.torch import load_file, save_file
 
-from edge_agent import run_training
 from edge_agent.run import result_writer
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import sessions_folder
 from edge_agent.training.history import read_history
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, DataError, StoppedError, StorageError
 from tests.support.placement_kinds import addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain import assert_same_bits, plain_state

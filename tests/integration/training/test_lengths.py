@@ -4,10 +4,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
 from edge_agent.experiment.workload import Workload
+from isthmus import run_training
 from shared.errors import ConfigError, DataError
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.placement_kinds import addresses_of, flags_of_document, running_trainers, trainers_flag

@@ -5,8 +5,8 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edge_agent import run_training
 from edge_agent.training.deployer import Deployer
+from isthmus import run_training
 from tests.support.commands import MLP
 from tests.support.running import Listening, cut_at, edge_config, held_port, running_trainer
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode
 from tests.support.commands import agent_fails
 from tests.support.crossed import thinned

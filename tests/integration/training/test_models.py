@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 from structlog.testing import capture_logs
 
-from edge_agent import run_training
 from edge_agent.sessions.opening import open_session
+from isthmus import run_training
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, ModelError, RefusedError
 from shared.model.build import build_checked_chain

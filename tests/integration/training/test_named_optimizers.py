@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ExitCode, RefusedError
 from tests.support.commands import agent_fails
 from tests.support.crossed import thinned

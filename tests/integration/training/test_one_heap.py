@@ -11,7 +11,7 @@ import pytest
 
 AGENT = """
 import asyncio
-from edge_agent import run_training
+from isthmus import run_training
 from tests.support.experiments import flags
 from tests.support.running import Listening, edge_config
 
@@ -20,7 +20,7 @@ asyncio.run(run_training(edge_config(*flags("mlp", "sgd"), "trainers=[]"), Liste
 print(max(counted))
 """
 FUNCTION = """
-from edge_agent import train
+from isthmus import train
 from tests.support.experiments import flags
 from tests.support.running import edge_config
 

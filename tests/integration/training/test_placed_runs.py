@@ -2,10 +2,10 @@
 
 import pytest
 
-from edge_agent import EdgeConfig, run_training
 from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.stored_session import sessions_folder, stored_sessions
 from edge_agent.training.shutdown import Shutdown
+from isthmus import EdgeConfig, run_training
 from shared.config import load_config
 from shared.errors import ConfigError, ExitCode, StoppedError
 from tests.support.commands import assert_one_sentence

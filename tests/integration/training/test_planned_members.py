@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import ProfiledBlock, profile_to_json
+from isthmus import run_training
 from shared.errors import PlanError
 from shared.placement import AGENT, held_blocks
 from tests.support.experiments import flags, profile_of

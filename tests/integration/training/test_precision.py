@@ -2,12 +2,12 @@
 
 import pytest
 
-from edge_agent import run_training
 from edge_agent.commands.profile import profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
 from edge_agent.replaying.replay import replay
 from edge_agent.replaying.run_record import read_record, record_path
+from isthmus import run_training
 from shared.errors import ConfigError, ExitCode
 from tests.support.commands import agent_fails
 from tests.support.experiments import flags

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from benchmarks.net.relay import Fault, Relay
-from edge_agent import run_training
 from edge_agent.data import digits
 from edge_agent.training.events import Placed
+from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, RefusedError
 from tests.support.plain import assert_same_bits
 from tests.support.plain_recalled import plain_recalled

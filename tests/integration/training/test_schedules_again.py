@@ -7,9 +7,9 @@ import pytest
 from benchmarks.net import Relay
 from benchmarks.net.relay import Fault
 from cloud_trainer.sessions.session import Session
-from edge_agent import run_training
 from edge_agent.adaptation import measured_layers, polling
 from edge_agent.training.events import MigrationFailed, Placed
+from isthmus import run_training
 from shared.concurrency.tasks import gathered
 from shared.placement import Exchange
 from tests.support.group_flags import SHARD, group_of, member_flags, trainers_at

@@ -6,7 +6,7 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
 from shared.transport.stream.packets import serialize

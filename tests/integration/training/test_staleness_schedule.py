@@ -5,9 +5,9 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from edge_agent import run_training
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.events import Evaluated
+from isthmus import run_training
 from shared.errors import ConfigError, IsthmusError
 from shared.events.worker import StepComputed
 from shared.execution.blocks import PlacedBlocks

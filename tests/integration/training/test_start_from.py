@@ -4,10 +4,10 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from edge_agent import run_training
 from edge_agent.main import app as agent_app
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, StoppedError
 from shared.model.zoo import mlp, residual_cnn
 from tests.support.commands import agent_fails, command

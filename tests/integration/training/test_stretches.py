@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent import run_training
+from isthmus import run_training
 from tests.support.experiments import MODELS
 from tests.support.running import Listening, edge_config, running_trainer
 

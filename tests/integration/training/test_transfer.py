@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cloud_trainer.server import TrainerServer
-from edge_agent import run_training
+from isthmus import run_training
 from shared.events.worker import StepComputed
 from shared.registry import POLICIES
 from tests.support.plain import assert_same_bits, plain_state

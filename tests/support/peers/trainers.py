@@ -8,7 +8,7 @@ import pytest
 
 from cloud_trainer.rpc.methods import handlers
 from cloud_trainer.server import STOP_GRACE_SECONDS, TrainerServer
-from edge_agent import run_training
+from isthmus import run_training
 from shared.errors import ProtocolError
 from shared.transport.stream.packets import Packet, deserializer, serialize
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpened, LinkPosition

@@ -5,7 +5,7 @@ import subprocess
 import yaml
 
 from cloud_trainer.config import TrainerConfig
-from edge_agent import EdgeConfig
+from isthmus import EdgeConfig
 from shared.config import is_loopback, load_config
 from tests.conftest import ROOT
 from tests.support.running import SCRIPTS

@@ -10,8 +10,8 @@ import yaml
 
 from cloud_trainer import main as trainer_main
 from cloud_trainer.config import TrainerConfig
-from edge_agent import EdgeConfig
 from edge_agent import main as agent_main
+from isthmus import EdgeConfig
 from shared.config import tables
 from tests.conftest import ROOT
 from tests.support.pages import blocks

@@ -3,7 +3,7 @@
 import pytest
 
 from cloud_trainer.control.certificates import make_authority
-from edge_agent import EdgeConfig
+from isthmus import EdgeConfig
 from shared.client.credentials import trainer_access
 from shared.config import load_config
 from shared.errors import ConfigError
