@@ -64,7 +64,7 @@ class Checkpointer:
 
     def count_from(self, step: int) -> None:
         """Count steps and seconds until the next checkpoint from this step on."""
-        self._asked = False
+        self._asked = bool(self._ordered)  # what was ordered while the parts of another one were copied
         self._last_step = step
         self._failing = None
         self._ask_after(self._config.every_seconds)
@@ -133,8 +133,8 @@ class Checkpointer:
         if self._writing is not None:
             return
         if session.stored.shared == name:
-            self.count_from(step)
             _deliver(self._ordered, name)
+            self.count_from(step)
             return
         ordered, self._ordered = self._ordered, []
         workers: list[WorkerCalls] = [*session.members.holders(session.placement), self._device]

@@ -75,12 +75,12 @@ class WebConfig(Section):
     listen: ListenAddress | None = Field(default=None, examples=["127.0.0.1:8080"])
     """Address at which a browser shows this process and steers it, as the control service does (`--web`). On loopback every
     user of the machine may; anywhere else the three keys below are needed. Left out, there is no page."""
-    certificate: Path | None = Field(default=None, examples=["/etc/isthmus/web.pem"])
+    certificate: Path | None = Field(default=None, examples=["certificates/web.pem"])
     """Certificate of the page in PEM, itself first and then its chain. A browser must trust it, and name one of its hosts. This
     file, the key and the tokens are read again when they change."""
-    key: Path | None = Field(default=None, examples=["/etc/isthmus/web.key"])
+    key: Path | None = Field(default=None, examples=["certificates/web.key"])
     """Its private key in PEM, without a passphrase, closed to other users."""
-    tokens: Path | None = Field(default=None, examples=["/etc/isthmus/operators.toml"])
+    tokens: Path | None = Field(default=None, examples=["certificates/operators.toml"])
     """File of the tokens for which the page asks, as `cloud-trainer token` writes it: `read` shows, and what is steered needs
     `operate`, or `control` for a subject's own sessions. Left out, no token is asked for."""
 

@@ -152,10 +152,10 @@ async def test_the_cuts_of_a_chain_are_pinned_by_a_command_while_it_trains(tmp_p
 async def test_calls_that_the_end_of_a_run_overtakes_are_refused_with_a_sentence(tmp_path, monkeypatch):
     over, told, close = asyncio.Event(), asyncio.Event(), OpenSession.close
 
-    async def close_once_told(session):
+    async def close_once_told(session, **how):
         over.set()
         await told.wait()
-        await close(session)
+        await close(session, **how)
 
     monkeypatch.setattr(OpenSession, "close", close_once_told)
     socket = f"unix:{tmp_path}/a.sock"

@@ -26,8 +26,8 @@ async def test_a_trainer_that_is_admitted_during_an_evaluation_does_not_end_the_
         admitted.set()
 
     @asynccontextmanager
-    async def begun_while_another_is_admitted(trainer, number):
-        async with evaluation(trainer, number) as answer:
+    async def begun_while_another_is_admitted(trainer, *given):
+        async with evaluation(trainer, *given) as answer:
             hand_over(deployers[-1], "there")
             await admitted.wait()
             yield answer

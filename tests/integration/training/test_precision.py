@@ -1,10 +1,11 @@
 """Training in bfloat16: the results are those of one process under autocast, and features have half the bytes."""
 
 import pytest
+from typer.testing import CliRunner
 
-from edge_agent.commands.profile import profile
 from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.placement_report import report_on
+from edge_agent.main import app
 from edge_agent.replaying.replay import replay
 from edge_agent.replaying.run_record import read_record, record_path
 from isthmus import run_training
@@ -119,8 +120,9 @@ def test_there_is_no_profile_of_several_precisions(tmp_path):
     agent_fails(
         ExitCode.CONFIG, "engine.profile is set and training.precision differs", flags=[mixed, "engine.profile=p"]
     )
-    with pytest.raises(ConfigError, match="a profile is measured in one"):
-        profile(out=tmp_path / "p.json", overrides=[mixed])
+    refused = CliRunner().invoke(app, ["profile", f"--out={tmp_path}/p.json", f"--set={mixed}"]).exception
+    assert isinstance(refused, ConfigError)
+    assert "a profile is measured in one" in str(refused)
 
 
 def test_workers_that_share_a_block_need_one(tmp_path):

@@ -4,6 +4,7 @@ import argparse
 import collections
 import json
 import zipfile
+from pkgutil import resolve_name
 
 import numpy as np
 import pytest
@@ -220,7 +221,7 @@ class Claims:
             wrap_storage=torch.zeros(4).untyped_storage(), dtype=torch.float32, _internal=True
         )
         return (
-            torch._utils._rebuild_tensor_v2,
+            resolve_name("torch._utils:_rebuild_tensor_v2"),
             (storage, 0, (self.count,), (self.stride,), False, collections.OrderedDict()),
         )
 

@@ -114,6 +114,26 @@ async def test_a_checkpoint_that_a_broken_link_kept_from_being_asked_for_is_due_
     assert device.saved == [6]
 
 
+async def test_one_that_is_ordered_while_parts_are_copied_is_taken_at_the_next_boundary(checkpointer, device, boundary):
+    late = []
+
+    async def copied():
+        if not late:
+            late.append(asyncio.ensure_future(checkpointer.order()))
+            await asyncio.sleep(0)  # it is ordered now
+
+    device.copied = copied
+    await checkpointer.take(5, {})
+    boundary.clear_request()
+    await checkpointer.wait_until_written()
+    assert boundary.requested, "it would wait for the seconds between two checkpoints"
+    assert checkpointer.due(5)
+    await checkpointer.take(5, {})
+    assert await late[0] == CheckpointName(0, 5)
+    assert not checkpointer.due(6)
+    await checkpointer.stop()
+
+
 async def test_a_checkpoint_of_which_a_part_is_not_written_is_not_shared(checkpointer, stored, trainers):
     trainers["near"].full = True
     ordered = asyncio.ensure_future(checkpointer.order())
