@@ -47,8 +47,8 @@ class Variety(NamedTuple):
 
 
 VARIETIES = (
-    Variety((*PERCEPTRON, BY_BLOCK)),
     Variety((*PERCEPTRON, TOGETHER, OF_TWO_BATCHES)),
+    Variety((*PERCEPTRON, BY_BLOCK)),
     Variety((*PERCEPTRON, BY_BLOCK, BIASES)),
     Variety((*PERCEPTRON, TOGETHER, OF_TWO_BATCHES, BIASES)),
     Variety((*SKIPPING, BY_BLOCK), may_be_divided=False),
