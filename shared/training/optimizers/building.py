@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
-from shared.foreign import described
+from shared.foreign import described, foreign_code
 from shared.model.footprint import UpdateMemory
 from shared.model.learning import ParameterNames
 from shared.registry.optimizers import OptimizerConfig, base_rates, settings_of, spec_of
@@ -161,15 +161,22 @@ def _found_layout(config_json: str, shape: tuple[int, ...], dtype: torch.dtype) 
     Raises ModelError where the optimizer fails.
     """
     config = OptimizerConfig.model_validate_json(config_json)
-    failure: BaseException | None = None
+
+    def refusal(cause: BaseException) -> ModelError:
+        return ModelError(
+            f"optimizer {config.name!r} cannot be tried on a parameter of shape {shape}: {described(cause)}"
+        )
+
+    failure: ModelError | None = None
     for device in ("meta", "cpu") if math.prod(shape) <= _MOST_TRIED_ELEMENTS else ("meta",):
         parameter = nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
         parameter.grad = torch.zeros_like(parameter)
         try:
-            optimizer = build_optimizer({"": parameter}, config)
-            optimizer.step()
-        except Exception as cause:  # a user's code
-            failure = cause
+            with foreign_code(refusal):
+                optimizer = build_optimizer({"": parameter}, config)
+                optimizer.step()
+        except ModelError as refused:
+            failure = refused
             continue
         return {
             key: StateTensor(tuple(value.shape), value.dtype, device == "meta" and value.device.type == "cpu")
@@ -177,9 +184,7 @@ def _found_layout(config_json: str, shape: tuple[int, ...], dtype: torch.dtype) 
             if isinstance(value, Tensor)
         }
     assert failure is not None
-    raise ModelError(
-        f"optimizer {config.name!r} cannot be tried on a parameter of shape {shape}: {described(failure)}"
-    ) from failure
+    raise failure
 
 
 def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> int:

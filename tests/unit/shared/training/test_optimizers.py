@@ -304,6 +304,13 @@ def test_a_class_that_no_block_could_have_by_itself_is_refused(name, more, says)
         check_optimizer(OptimizerConfig(name=name, **more), None)
 
 
+def test_a_class_that_would_end_the_process_is_refused():
+    config = OptimizerConfig(name=f"{OWN}:Ending")
+    check_optimizer(config, None)
+    with pytest.raises(ModelError, match=r"cannot be tried on a parameter of shape \(2000,\): SystemExit"):
+        state_layout(torch.nn.Parameter(torch.zeros(2000)), config)
+
+
 def test_a_class_that_is_not_allowed_is_refused():
     with pytest.raises(NotAllowedError, match=r"'torch.optim:NAdam' is not allowed"):
         check_optimizer(OptimizerConfig(name="torch.optim:NAdam"), [OWN])
