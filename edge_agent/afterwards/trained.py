@@ -6,12 +6,13 @@ from pathlib import Path
 
 import torch
 
-from edge_agent.config import DataConfig, DatasetConfig, EdgeConfig, StartFromConfig
+from edge_agent.config import DataConfig, DatasetConfig, EdgeConfig
 from edge_agent.data import EvaluationLoader
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.workload import Workload
 from edge_agent.group_config import GroupSection
 from edge_agent.sessions.finished import MODEL
+from edge_agent.training_config import StartFromConfig
 from shared.errors import ConfigError
 from shared.model.chain import Chain
 from shared.model.features import Features, call_module

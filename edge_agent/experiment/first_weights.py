@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from edge_agent.config import StartFromConfig
 from edge_agent.experiment.weights_file import read_weights
+from edge_agent.training_config import StartFromConfig
 from shared.errors import ConfigError, ModelError
 from shared.model.learning import ParameterNames
 from shared.model.snapshot import same_bits

@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import load_file, save_file, save_model
 from torch import Tensor, nn
 
-from edge_agent.config import StartFromConfig
 from edge_agent.experiment.first_weights import load_weights
+from edge_agent.training_config import StartFromConfig
 from shared.errors import ConfigError
 from tests.support.models.tied import tied
 from tests.support.plain import assert_same_bits

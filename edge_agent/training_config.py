@@ -1,0 +1,94 @@
+"""The keys of a training: its length, what it begins with, and the recipe by which weights follow samples."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
+
+from edge_agent.improvement_config import EarlyStopConfig, FollowedFigure
+from shared.config import Section
+from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precisions
+from shared.registry.metrics import MOST_METRICS, check_distinct
+from shared.training.recipe import ScheduleConfig
+
+
+class StartFromConfig(Section):
+    path: Path = Field(
+        strict=False
+    )  # `_as_start` makes a value of Python of it, in which JSON's lists and texts are no others
+    """File of the weights, index of its shards, or folder that has either."""
+    allow: tuple[str, ...] = Field(default=(), strict=False)
+    """Tensors that may be missing, too many, or of another shape or type: each name as in `model.learns`."""
+    widen: bool = False
+    """True if tensors may have a type of fewer bits than the model's, whose values it holds as they are."""
+
+
+def _as_start(given: Any) -> Any:
+    return {"path": given} if isinstance(given, str | Path) else given
+
+
+class TrainingConfig(Section):
+    epochs: PositiveInt = 10
+    """Number of times that each sample is trained on."""
+    max_steps: PositiveInt | None = Field(default=None, examples=[1000])
+    """Stops earlier, after this many steps. It does not shorten the schedule."""
+    seed: int = 0
+    """Decides the first weights, the order of the samples, augmentation and dropout."""
+    start_from: Annotated[StartFromConfig, BeforeValidator(_as_start)] | None = Field(
+        default=None,
+        examples=["runs/first/model.safetensors"],
+        json_schema_extra={
+            "allowed": 'a path, or a table as { path = "resnet.pth", allow = ["head.*"], widen = true }'
+        },
+    )
+    """Weights to begin with: a safetensors file or one of torch.save with the model's state dict, an index of shards, or a
+    folder with either. Prefixes of torch.compile and DataParallel do not count, tied weights may stand under one name, and
+    buffers that the state dict leaves out may be there. Of the tensors that `allow` names, as in `model.learns`, those that do
+    not fit come from the seed. With `widen` a file in 16 bits fits a model in 32. The optimizer begins with empty state. Left
+    out, all weights are drawn from the seed."""
+    precision: Precisions = Field(default="fp32", examples=[{"gpu": "bf16"}])
+    """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" and "fp16" compute
+    in bfloat16 or float16 where torch's autocast finds it safe, so most features have half the bytes. Weights stay as they are.
+    With "fp16" the loss is scaled as by torch's GradScaler, and where a gradient overflows, the update is skipped. A table has
+    one for each worker, as { edge = "fp32", gpu = "bf16" }; a worker that it does not name has "fp32"."""
+    accumulate_batches: PositiveInt = 1
+    """Batches of one update: it goes by the mean of their losses, as that of one larger batch would where all batches have as
+    many labels that count. Each batch counts alike, also one in which a loss leaves more labels out. Steps, K and schedules
+    count batches; an update has the learning rate of its last one. Batches at the end that make no whole update are left
+    out."""
+    checkpoint_activations: bool = False
+    """Keep only the inputs of each block for its backward, which computes the block's forward again: less memory for more
+    computing, with the same results."""
+    metrics: tuple[MetricConfig, ...] = Field(
+        default=(), max_length=MOST_METRICS, examples=[["top5", {"name": "my_metrics:Recall", "kwargs": {"of": 3}}]]
+    )
+    """Metrics of the evaluations beside the loss: names, or tables with a name, kwargs and an alias, under which the value is
+    shown. A user's own is a function of the output and the labels, whose numbers are averaged over samples, or a class with the
+    methods update, state, merge and value, or one of torchmetrics. The trainer's operator must allow it too."""
+    evaluate_every_epochs: NonNegativeInt = 1
+    """Epochs between evaluations. 0 evaluates at the end only, and after `evaluate_every_steps`."""
+    evaluate_every_steps: PositiveInt | None = Field(default=None, examples=[500])
+    """Steps between evaluations, beside those after epochs."""
+    early_stop: EarlyStopConfig | None = Field(
+        default=None, examples=[{"metric": "loss", "mode": "min", "patience": 3}]
+    )
+    """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss", "accuracy" or one of
+    `metrics`, was not better by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left
+    out, the smaller loss or the larger accuracy. Left out itself, all steps are done."""
+    keep_best: FollowedFigure | None = Field(default=None, examples=[{"metric": "loss", "mode": "min"}])
+    """Figure by which the weights of the best evaluation are kept too, as `best.safetensors`; `metric` and `mode` are as for
+    `early_stop`. At each evaluation that is the best so far, the weights of the trainers' blocks come to this device."""
+    on_nan: Literal["stop", "warn"] = "stop"
+    """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
+    good weights; "warn" says it once in the log and goes on."""
+    loss: LossConfig = Field(default_factory=LossConfig)
+    """Loss and its arguments; a name alone, as `loss = "mse"` in `[training]`, is one without arguments."""
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    """Optimizer: the rule by which weights follow gradients. Each block has its own state, on whichever side it is."""
+    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
+    """Schedule of the learning rate over the steps."""
+
+    @model_validator(mode="after")
+    def _metrics_are_distinct(self) -> Self:
+        check_distinct(self.metrics)
+        return self
