@@ -151,6 +151,14 @@ class FencedError(RefusedError):
     step made the trainer's device fail."""
 
 
+class OutdatedTermError(FencedError):
+    """A session that another agent has had since, with `term`, and that no agent has now."""
+
+    def __init__(self, sentence: str, term: int = 0) -> None:
+        super().__init__(sentence)
+        self.term = term
+
+
 class SessionLostError(RefusedError):
     """The trainer holds no such session in its memory; it may have checkpoints of it."""
 

@@ -96,7 +96,7 @@ class Groups:
         if wanted.rank not in ranks:
             raise ConfigError(f"rank {wanted.rank} is none of group {name!r}; the ranks are 0 to {ranks[-1]}")
         with _statuses():
-            group.seats.check_free(wanted.rank)
+            group.seats.check_free(wanted.rank, subject)
 
     def taker_of_gradients(self, request: pb.OpenSessionRequest, session_id: str) -> Callable[[Parcel], None] | None:
         """Return what takes the gradients of a session that is about to be built; None if it trains by itself."""

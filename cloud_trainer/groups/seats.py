@@ -82,16 +82,17 @@ class Seats:
         """Build the refusal for a session whose member has to go on in another one."""
         return SeatLostError(f"rank {rank} of group {self._group!r} is another session's now")
 
-    def check_free(self, rank: int) -> None:
+    def check_free(self, rank: int, subject: str) -> None:
         """Refuse a rank whose member has begun and is linked now, which may pass. Raises NotNowError.
 
         It may be the caller's own session of before, whose link this trainer does not know to be lost.
         """
         seat = self._seats.get(rank)
         if seat is not None and seat.began_seconds is not None and seat.session.attachment.attached:
+            elsewhere = seat.session.attachment.elsewhere() if seat.subject == subject else ""
             raise NotNowError(
-                f"rank {rank} of group {self._group!r} is taken by a member that is linked now; give each device a rank of "
-                "its own",
+                f"rank {rank} of group {self._group!r} is taken by a member that is linked now{elsewhere}; give each device a "
+                "rank of its own",
                 _TAKEN_SECONDS,
             )
 

@@ -126,7 +126,7 @@ class TrainedGroup:
         nothing, for a member that would train something else, and for a rank that is another subject's.
         """
         async with self._alone:
-            self.seats.check_free(seat.rank)
+            self.seats.check_free(seat.rank, seat.subject)
             if self._agreement is None:
                 self._agreement = await self._store.stored_agreement()
             self._store.check_owner(seat.rank, seat.subject, self._merging)

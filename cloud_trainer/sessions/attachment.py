@@ -49,6 +49,11 @@ class Attachment:
         """Tell whether any stream is attached."""
         return bool(self._serving)
 
+    @property
+    def has_agent(self) -> bool:
+        """Tell whether a stream of the agent is attached; trainers may be linked without it."""
+        return any(name.worker == AGENT for name in self._serving)
+
     def attach(self, serving: "asyncio.Task[None]", name: StreamName = TRAINING) -> None:
         """Note that a stream is attached. serving: the task that serves it. Cancelling the task ends the stream."""
         self._serving[name], self.lost_at = serving, None
@@ -107,8 +112,9 @@ class Attachment:
         )
 
     def elsewhere(self) -> str:
-        """Say, as the end of a sentence, that this call comes from elsewhere than the agent that attached last, if so."""
+        """Say, as the end of a sentence, where the agent that attached last is, and from where this call comes."""
         here = caller_host()
-        if not self.host or not here or self.host == here:
+        if not self.host or not here:
             return ""
-        return f" (that agent is at {self.host}, this one at {here}; does one run on a copy of the other's disk?)"
+        where = f"both are at {here}" if self.host == here else f"that agent is at {self.host}, this one at {here}"
+        return f" ({where}; does one run on a copy of the other's disk?)"

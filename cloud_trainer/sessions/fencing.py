@@ -18,7 +18,7 @@ from cloud_trainer.sessions.stored_record import SessionOpening
 from shared.errors import StorageError
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
-from shared.transport.rpc.status import StatusError
+from shared.transport.rpc.status import Kind, StatusError
 from shared.version import NO_VERSION, PROTOCOL_VERSION
 
 _log = structlog.get_logger(__name__)
@@ -92,12 +92,17 @@ class Fencing:
         Raises StatusError for an agent that may not.
         """
         session, record = await self.find(session_id, uses)
-        if session_term <= record.session_term:
-            raise StatusError(
-                grpc.StatusCode.ABORTED,
-                f"session {session_id} was attached with term {record.session_term} before term {session_term} came: "
-                f"another agent has it{'' if session is None else session.attachment.elsewhere()}",
-            )
+        if session_term <= (last := record.session_term):
+            elsewhere = "" if session is None else session.attachment.elsewhere()
+            before = f"session {session_id} was attached with term {last} before term {session_term} came"
+            if session is None or not session.attachment.has_agent:
+                raise StatusError(
+                    grpc.StatusCode.ABORTED,
+                    f"{before}, by an agent that is not linked now{elsewhere}",
+                    kind=Kind.OUTDATED_TERM,
+                    term=last,
+                )
+            raise StatusError(grpc.StatusCode.ABORTED, f"{before}: another agent has it{elsewhere}")
         return session, record
 
     async def take(self, session_id: str, record: SessionOpening, session_term: int) -> None:

@@ -8,16 +8,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import structlog
+
 from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.sessions.worker_calls import Standing, Tickets
 from shared.checkpoint import CheckpointName
 from shared.concurrency.tasks import gathered
-from shared.errors import BusyError, IsthmusError, SessionLostError
+from shared.errors import BusyError, IsthmusError, OutdatedTermError, SessionLostError
 from shared.placement import PlacementPlan
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
+_log = structlog.get_logger(__name__)
 OTHERS_SECONDS = 2.0
 """Longest wait for an answer of a trainer that is not needed. It is longer than gRPC ever waits between connections."""
 T = TypeVar("T")
@@ -35,28 +38,44 @@ class JoinAnswers(NamedTuple):
 async def join(session: OpenSession) -> JoinAnswers:
     """Become the only agent of the session at every trainer, and learn each one's position.
 
-    Nothing is written on any side while a trainer that is needed does not answer. Raises the IsthmusError of such a trainer.
+    Nothing is written on any side while a trainer that is needed does not answer. Where another agent has had the session
+    since, and is gone, this one takes it back. Raises the IsthmusError of a trainer that is needed.
     """
-    members, lost = session.members, dict[str, SessionLostError]()
+    members = session.members
     asked = [name for name in members if members.status(name) is not MemberStatus.ABSENT]
     serving = await _of_all(session, asked, lambda trainer: trainer.client.check_serving())
-
-    async def join_one(trainer: TrainerWorker) -> Standing | None:
-        try:
-            return await trainer.join()
-        except SessionLostError as gone:
-            if members.may_miss(trainer.name):
-                raise
-            lost[trainer.name] = gone
-            return None
-
     await session.state.begin_term()
     try:
-        positions = await _of_all(session, serving, join_one)
+        try:
+            return await _join_with_term(session, serving)
+        except OutdatedTermError as outdated:
+            _log.warning("this agent takes the session back from another one, which is gone", reason=str(outdated))
+            await session.state.begin_term(outdated.term)
+            return await _join_with_term(session, serving)
     except BusyError:
         if len(members) == 1:  # If several were asked, another may have taken it.
             session.state.save_term()
         raise
+
+
+async def _join_with_term(session: OpenSession, serving: Iterable[str]) -> JoinAnswers:
+    """Ask trainers to follow this agent's term. Raises OutdatedTermError if some need a higher one and all others agree."""
+    members, lost, outdated = session.members, dict[str, SessionLostError](), list[OutdatedTermError]()
+
+    async def join_one(trainer: TrainerWorker) -> Standing | None:
+        try:
+            return await trainer.join()
+        except OutdatedTermError as refusal:
+            outdated.append(refusal)
+        except SessionLostError as gone:
+            if members.may_miss(trainer.name):
+                raise
+            lost[trainer.name] = gone
+        return None
+
+    positions = await _of_all(session, serving, join_one)
+    if outdated:
+        raise max(outdated, key=lambda refusal: refusal.term)
     return JoinAnswers({name: position for name, position in positions.items() if position is not None}, lost)
 
 

@@ -49,10 +49,10 @@ class SessionState:
         """Compute the plan of a valid placement, beside the event loop."""
         return await self.threads.compute.run(PlacementPlan.of, placement, self.experiment.facts)
 
-    async def begin_term(self) -> None:
-        """Begin another term, on disk first, unless the last one was not used. Raises StorageError."""
-        if not self._term_is_unused:
-            await self.threads.disk.run(self.stored.next_term)
+    async def begin_term(self, above: int = 0) -> None:
+        """Begin a term above this one, on disk first, unless the last one was not used. Raises StorageError."""
+        if above or not self._term_is_unused:
+            await self.threads.disk.run(self.stored.next_term, above)
         self._term_is_unused = False
 
     def save_term(self) -> None:

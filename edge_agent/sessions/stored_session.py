@@ -63,9 +63,9 @@ class StoredSession:
         stored = cls(record, files, keep)
         return stored if stored._take_lock() else None
 
-    def next_term(self) -> int:
-        """Increase the session term, store it and return it. Raises StorageError."""
-        term = self.session_term + 1
+    def next_term(self, above: int = 0) -> int:
+        """Increase the session term, beyond `above`, store it and return it. Raises StorageError."""
+        term = max(self.session_term, above) + 1
         if self._folder is not None and not self._folder.take_term(term):
             raise StorageError(f"session {self.record.session_id}: another process has attached it meanwhile")
         self.session_term = term

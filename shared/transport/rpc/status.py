@@ -1,5 +1,6 @@
 """Our errors as gRPC statuses, and statuses as our errors."""
 
+import re
 from enum import StrEnum
 from typing import Any, NoReturn
 
@@ -9,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from shared.bounds import is_term
 from shared.errors import (
     AccessError,
     BusyError,
@@ -22,6 +24,7 @@ from shared.errors import (
     ModelError,
     NotAllowedError,
     NotStoredError,
+    OutdatedTermError,
     OutOfTurnError,
     PlanError,
     ProtocolError,
@@ -45,6 +48,7 @@ class Kind(StrEnum):
     FAILED = "FAILED"
     TICKET = "NO_SUCH_TICKET"
     MODEL = "MODEL"
+    OUTDATED_TERM = "OUTDATED_TERM"
 
 
 _ERRORS: dict[str, type[IsthmusError]] = {
@@ -54,6 +58,7 @@ _ERRORS: dict[str, type[IsthmusError]] = {
     Kind.FAILED: FailedError,
     Kind.TICKET: TicketError,
     Kind.MODEL: ModelError,
+    Kind.OUTDATED_TERM: OutdatedTermError,
 }
 BROKEN_WRITE = "Internal error from Core"
 """gRPC's words, under the status INTERNAL, for a write that met the end of a stream. Where no other status follows
@@ -61,6 +66,8 @@ BROKEN_WRITE = "Internal error from Core"
 
 
 _DOMAIN = "isthmus"
+_TERM, _DIGITS = "term", re.compile(r"\d{1,18}", re.ASCII)
+"""Key of the term in an ErrorInfo's metadata, and the form of its value."""
 _DETAILS_KEY = "grpc-status-details-bin"
 """Metadata key under which gRPC carries a google.rpc.Status."""
 
@@ -72,7 +79,8 @@ class StatusError(IsthmusError):
     """An error that ends a call that this process serves, with one status and one sentence.
 
     retry_after_seconds: time until the same call may be answered; None if waiting does not help. wanted: True if the
-    caller asks for this error to learn something (`shared.version`). kind: the detail that the code alone lacks.
+    caller asks for this error to learn something (`shared.version`). kind: the detail that the code alone lacks. term: the
+    last one of the session, with `Kind.OUTDATED_TERM`.
     """
 
     def __init__(
@@ -83,11 +91,13 @@ class StatusError(IsthmusError):
         *,
         wanted: bool = False,
         kind: Kind | None = None,
+        term: int | None = None,
     ) -> None:
         super().__init__(sentence)
         self.code = code
         self.wanted = wanted
         self.kind = kind
+        self.term = term
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -138,7 +148,8 @@ def _details(error: StatusError) -> list[any_pb2.Any]:
         delay.FromNanoseconds(int(error.retry_after_seconds * 1e9))
         messages.append(error_details_pb2.RetryInfo(retry_delay=delay))
     if error.kind is not None:
-        messages.append(error_details_pb2.ErrorInfo(reason=error.kind, domain=_DOMAIN))
+        metadata = {} if error.term is None else {_TERM: str(error.term)}
+        messages.append(error_details_pb2.ErrorInfo(reason=error.kind, domain=_DOMAIN, metadata=metadata))
     details = [any_pb2.Any() for _ in messages]
     for detail, message in zip(details, messages, strict=True):
         detail.Pack(message)
@@ -179,10 +190,16 @@ def retry_after_seconds(failure: grpc.aio.AioRpcError) -> float | None:
     return min(max(seconds, 0.0), _MAX_RETRY_SECONDS)
 
 
-def _kind(failure: grpc.aio.AioRpcError) -> type[IsthmusError] | None:
-    """Read the kind of error in the trainer's google.rpc.ErrorInfo; None where the kind is unknown."""
+def _told(failure: grpc.aio.AioRpcError, sentence: str) -> IsthmusError | None:
+    """Build the error whose kind the trainer's google.rpc.ErrorInfo names; None where the kind is unknown."""
     info = error_details_pb2.ErrorInfo()
-    return _ERRORS.get(info.reason) if _unpack(failure, info) and info.domain == _DOMAIN else None
+    if not _unpack(failure, info) or info.domain != _DOMAIN or (kind := _ERRORS.get(info.reason)) is None:
+        return None
+    if issubclass(kind, OutdatedTermError):
+        term = info.metadata.get(_TERM, "")
+        is_credible = _DIGITS.fullmatch(term) is not None and is_term(int(term))
+        return kind(sentence, int(term)) if is_credible else FencedError(sentence)
+    return kind(sentence)
 
 
 def _unpack(failure: grpc.aio.AioRpcError, info: Message) -> bool:
@@ -199,8 +216,8 @@ def _unpack(failure: grpc.aio.AioRpcError, info: Message) -> bool:
 def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
     """Convert a failed call to the error that the calling worker raises. trainer: its address, for the sentence."""
     details = one_line(failure.details() or "no reason given")
-    if (kind := _kind(failure)) is not None:
-        return kind(f"the trainer at {trainer} refused: {details}")
+    if (told := _told(failure, f"the trainer at {trainer} refused: {details}")) is not None:
+        return told
     match failure.code():
         case grpc.StatusCode.INTERNAL if details == BROKEN_WRITE:
             return UnreachableError(f"the connection to the trainer at {trainer} was lost")

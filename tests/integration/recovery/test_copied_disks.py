@@ -1,4 +1,5 @@
-"""A device whose disk was copied while it trained: of the two, one goes on, and the other is told of it and ends."""
+"""A device whose disk was copied while it trained: of the two, one goes on, and the other is told of it and ends, until the
+first is gone."""
 
 import shutil
 import subprocess
@@ -67,3 +68,24 @@ def test_of_two_devices_with_one_copied_disk_one_goes_on_and_the_other_is_told_b
             assert names_both(said_again), said_again
             # The one that was refused with the other's term ends nothing of it.
             said_by_other.first_event("checkpoint at every worker", least_step=step + 100)
+
+
+@pytest.mark.slow
+def test_once_the_copy_is_gone_the_first_device_has_its_session_back_however_often_the_copy_had_joined(tmp_path):
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    keeping = ["compute.threads=1", f"checkpoints.location={tmp_path / 'trainer'}", "checkpoints.keep=1000"]
+    with (
+        trainer_process(*keeping) as (_, address),
+        reached_from("127.0.0.2", address) as from_first,
+        reached_from("127.0.0.3", address) as from_copy,
+    ):
+        with device(first, from_first) as (_, said):
+            step = said.first_event("checkpoint at every worker", least_step=20)["step"]
+            shutil.copytree(first, copy)
+        for _ in range(3):
+            with device(copy, from_copy, "--resume") as (_, said):
+                step = said.first_event("checkpoint at every worker", least_step=step + 1)["step"]
+        with device(first, from_first, "--resume") as (_, said):
+            told = said.first_event("this agent takes the session back from another one, which is gone")
+            assert names_both(told["reason"]), told
+            said.first_event("checkpoint at every worker")

@@ -9,8 +9,16 @@ import pytest
 
 from cloud_trainer.sessions.session_store import SessionStore
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles
+from shared.client.config import TrainerAddressConfig
+from shared.client.link_call import StreamListener
+from shared.client.trainer import TrainerClient
+from shared.config import LinkConfig
+from shared.errors import FencedError, OutdatedTermError
+from shared.placement import AGENT
+from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import control_pb2
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 from tests.support.running import running_trainer
 from tests.support.wire import RawPeer, joining, open_request, until_held
 
@@ -50,6 +58,22 @@ async def test_a_join_that_is_not_newer_than_the_last_is_refused_and_so_is_what_
             end = await peer.unary(method, request.SerializeToString())
             assert end.code.name == "ABORTED", method
         assert await peer.next_step(session) == 0, "the session is still there"
+
+
+async def test_a_join_with_a_term_of_before_is_told_the_last_one_only_where_no_agent_is_linked():
+    async with running_trainer() as server, RawPeer(server.address) as peer:
+        session = await peer.open()
+        async with TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client:
+            await client.join_session(session, 7)
+            with pytest.raises(OutdatedTermError, match="attached with term 7 before term 3 came") as told:
+                await client.join_session(session, 3)
+            assert told.value.term == 7
+            opening = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=7, worker=AGENT)
+            call, _ = await client.link(opening, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
+            with pytest.raises(FencedError, match="another agent has it") as refused:
+                await client.join_session(session, 3)
+            assert type(refused.value) is FencedError
+            await call.end_writing()
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from shared.errors import (
     one_line,
 )
 from shared.transport.rpc.status import (
+    Kind,
     StatusError,
     abort,
     error_of,
@@ -199,3 +200,14 @@ async def test_an_unknown_kind_is_read_from_its_status():
     with pytest.raises(AioRpcError) as ended:
         await abort(Aborted(), StatusError(Code.FAILED_PRECONDITION, "it is so", kind="A_LATER_ONE"))
     assert type(error_of(ended.value, "gpu:1")) is ProtocolError
+
+
+@pytest.mark.parametrize(
+    ("term", "is_told"), [(0, True), (2**48, True), (2**48 + 1, False), (-1, False), (10**30, False), ("x", False)]
+)
+async def test_the_last_term_of_a_session_is_told_where_there_can_be_such_a_term(term, is_told):
+    with pytest.raises(AioRpcError) as ended:
+        await abort(Aborted(), StatusError(Code.ABORTED, "it is so", kind=Kind.OUTDATED_TERM, term=term))
+    error = error_of(ended.value, "gpu:1")
+    assert isinstance(error, FencedError)
+    assert getattr(error, "term", None) == (term if is_told else None)
