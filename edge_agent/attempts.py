@@ -147,7 +147,8 @@ class Attempts:
         """Open a session, or resume a stored one. is_start: True for the first of this process. Raises IsthmusError."""
         config, threads, clients = experiment.config, self._threads, self._clients
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
-        retry = Retry(min(limits, default=None), self._events.emit)
+        upgrade_wait_seconds = config.upgrade.wait_seconds
+        retry = Retry(min(limits, default=None), self._events.emit, upgrade_wait_seconds)
         step_log, disk = config.checkpoints.step_log, threads.disk
         pause, emit, statistics = self._control_state.pause, self._events.emit, self._control_state.statistics
         if stored is not None:
@@ -157,7 +158,8 @@ class Attempts:
         patience = retry  # the others of a group wait for a member, as it waits for them, and a run waits in its middle
         if is_start and config.member is None:
             seconds = [trainer.connect_timeout_seconds for trainer in config.all_trainers]
-            patience = Retry(min([max(seconds, default=0.0), *limits]), emit)  # alone, it waits for nobody
+            limit_seconds = min([max(seconds, default=0.0), *limits])  # alone, it waits for nobody
+            patience = Retry(limit_seconds, emit, upgrade_wait_seconds)
         kept = folder if config.member is None else None
         session = await open_when_there(clients, experiment, threads, retry, patience, kept, step_log)
         try:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import (
     Field,
     JsonValue,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -134,6 +135,12 @@ class PrivacyConfig(Section):
     that are named may also keep replicas of such blocks of other trainers."""
 
 
+class UpgradeSection(Section):
+    wait_seconds: NonNegativeFloat = 3600.0
+    """Longest wait for a trainer that is one protocol version ahead or behind, as in a rolling upgrade. The run goes on once
+    they speak the same, and else ends with code 8."""
+
+
 class EngineSection(Section):
     profile: Path | None = Field(default=None, examples=["profile.json"])
     """Profile of two workers, of a chain or of three tiers, as `edge-agent profile` measured it. With it, the engine moves
@@ -227,6 +234,8 @@ class EdgeConfig(Config):
     """Hardware that this side computes with."""
     link: LinkConfig = Field(default_factory=LinkConfig)
     """Transfer of tensors over the link."""
+    upgrade: UpgradeSection = Field(default_factory=UpgradeSection)
+    """Patience while one side is upgraded before the other."""
     checkpoints: EdgeCheckpointsConfig = Field(default_factory=EdgeCheckpointsConfig)
     """Checkpoints: the state that outlives this process, and how often it is written."""
     control: ControlConfig = Field(default_factory=ControlConfig)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, suppress
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -48,6 +49,7 @@ from edge_agent.training.results_folders import results_folders
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from shared.client.credentials import trainer_access
+from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, UnreachableError
 from shared.events import Events
@@ -159,14 +161,15 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
     events.emit(Prepared(experiment.run_id))
     policy = await asyncio.to_thread(policy_of, config)
     is_new = stored is None
+    upgraded = Retry(0.0, events.emit, config.upgrade.wait_seconds)
     if is_new and policy == FIXED and has_candidates(config):
-        experiment.begin_with(await first_trainer(config))
+        experiment.begin_with(await upgraded.run(partial(first_trainer, config)))
     if config.member is not None and config.engine.profile is not None:
         await begin_as_planned(experiment)
         return Preparation(config, experiment, None, experiment.placement, folder, stored)
     profile = await asyncio.to_thread(load_run_profile, experiment)
     if is_new and policy != FIXED and profile is not None:
-        await begin_with_fastest(experiment, profile)
+        await upgraded.run(partial(begin_with_fastest, experiment, profile))
         profile = profile.named(experiment.placement.workers)
     start = await planned_start(experiment, profile) if profile is not None and is_new and policy == FIXED else None
     if start is not None:

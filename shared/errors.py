@@ -120,6 +120,17 @@ class ProtocolError(IsthmusError):
     exit_code = ExitCode.PROTOCOL
 
 
+class VersionError(ProtocolError):
+    """A trainer that speaks another version of the protocol; `theirs` is that one."""
+
+    retry_after_seconds = 0.0
+    """A trainer does not know when it, or the other side, is upgraded."""
+
+    def __init__(self, sentence: str, theirs: int = 0) -> None:
+        super().__init__(sentence)
+        self.theirs = theirs
+
+
 class FailedError(ProtocolError):
     """A peer that failed at something, by a defect or for what its machine lacks, which may pass."""
 

@@ -19,7 +19,7 @@ from shared.errors import StorageError
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.status import Kind, StatusError
-from shared.version import NO_VERSION, PROTOCOL_VERSION
+from shared.version import NO_VERSION, PROTOCOL_VERSION, version_refusal
 
 _log = structlog.get_logger(__name__)
 _STORAGE_RETRY_SECONDS = 30.0
@@ -138,8 +138,5 @@ class Fencing:
 def check_version(version: int) -> None:
     """Refuse a peer that speaks another version of the contract. Raises StatusError."""
     if version != PROTOCOL_VERSION:
-        raise StatusError(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            f"the caller speaks protocol version {version}; this trainer speaks {PROTOCOL_VERSION}",
-            wanted=version == NO_VERSION,
-        )
+        sentence = version_refusal(version, PROTOCOL_VERSION)
+        raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, sentence, wanted=version == NO_VERSION)

@@ -12,6 +12,7 @@ from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from shared.commands.service_manager import ServiceManager
 from shared.events import Events
+from shared.events.calls import TrainersAwaited
 from shared.telemetry.logs import bind_process_run
 
 
@@ -30,12 +31,14 @@ async def run_service(
     shutdown = Shutdown(resume_command)
     shutdown.listen()
     try:
-        subscribe = _Shown(manager, show).subscribe
+        subscribe = _Shown(manager, show, config.upgrade.wait_seconds + BEGIN_SECONDS).subscribe
         return await run_training(config, subscribe, result_writer(config), resume=resume, shutdown=shutdown)
     finally:
         manager.stopping()
 
 
+BEGIN_SECONDS = 300.0
+"""Time for a session to open once the trainer answers, as the unit has it (TimeoutStartSec)."""
 SHOWN_SECONDS = 0.1
 """Longest age of the shown figures while steps follow one another. Readers are no faster, and quick steps would be slowed."""
 
@@ -43,9 +46,11 @@ SHOWN_SECONDS = 0.1
 class _Shown:
     """Progress, as the user and the service manager see it."""
 
-    def __init__(self, manager: ServiceManager, show: Callable[[Statistics], None]) -> None:
+    def __init__(self, manager: ServiceManager, show: Callable[[Statistics], None], patience_seconds: float) -> None:
+        """patience_seconds: the longest wait before the session is open."""
         self._manager = manager
         self._show = show
+        self._patience_seconds = patience_seconds
         self._shown_seconds = float("-inf")
         self._is_ready = False
 
@@ -53,6 +58,12 @@ class _Shown:
         """Show progress from now on, and have every line of this process name the run."""
         events.subscribe(Prepared, lambda event: bind_process_run(event.run_id))
         events.subscribe(Progressed, self._show_progress)
+        events.subscribe(TrainersAwaited, self._show_waiting)
+
+    def _show_waiting(self, event: TrainersAwaited) -> None:
+        """The start of the service may take as long as the run waits for an upgrade."""
+        if event.reasons and not self._is_ready:
+            self._manager.starting(f"waiting: {'; '.join(event.reasons)}", self._patience_seconds)
 
     def _show_progress(self, event: Progressed) -> None:
         """The service is ready with the first progress, when the session is open."""

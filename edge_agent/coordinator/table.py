@@ -35,6 +35,7 @@ from shared.errors import (
     RefusedError,
     SessionLostError,
     UnreachableError,
+    VersionError,
 )
 
 REFUSALS, FAILURES = 2, 4
@@ -89,7 +90,8 @@ def _ends_at_once(state: CoordinatorState, told: WorkFailed) -> bool:
 
 def _is_final(_state: CoordinatorState, told: WorkFailed) -> bool:
     failure = told.failure
-    return isinstance(failure, FencedError | GoneError) or not isinstance(failure, ProtocolError | RefusedError)
+    is_named = isinstance(failure, ProtocolError | RefusedError) and not isinstance(failure, VersionError)
+    return isinstance(failure, FencedError | GoneError) or not is_named
 
 
 def _is_left(_state: CoordinatorState, told: StepHeldUp) -> bool:

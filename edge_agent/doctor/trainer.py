@@ -1,7 +1,5 @@
 """The trainer's fitness for this agent: its health, its version, and the rights of the agent's token."""
 
-import re
-
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -9,10 +7,9 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from edge_agent.doctor.finding import Finding, fine, fix, skipped
 from shared.client.methods import HEALTH, SERVICE, method_path
 from shared.client.probing import ProbeAnswer, ProbeCalls
-from shared.version import NO_SESSION, NO_VERSION, PROTOCOL_VERSION
+from shared.version import NO_SESSION, NO_VERSION, PROTOCOL_VERSION, spoken_version
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
-_THEIR_VERSION = re.compile(r"this trainer speaks (\d+)")
 Code = grpc.StatusCode
 
 
@@ -69,10 +66,11 @@ def judge_token(answers: dict[str, ProbeAnswer]) -> Finding:
 
 def judge_version(opening: ProbeAnswer) -> Finding:
     """opening: how a session was refused that was asked for in version 0."""
-    found = _THEIR_VERSION.search(opening.details)
-    if opening.code is not Code.FAILED_PRECONDITION or found is None:
+    theirs = spoken_version(opening.details)
+    if opening.code is not Code.FAILED_PRECONDITION or theirs is None:
         return skipped("protocol", f"the trainer does not say its version: {opening.details}")
-    if int(found[1]) != PROTOCOL_VERSION:
-        shown = f"the trainer speaks version {found[1]}, this agent {PROTOCOL_VERSION}"
-        return fix("protocol", shown, "install the same version of Isthmus on both sides")
+    if theirs != PROTOCOL_VERSION:
+        shown = f"the trainer speaks version {theirs}, this agent {PROTOCOL_VERSION}"
+        waits = "; a run waits for that (upgrade.wait_seconds)" if abs(theirs - PROTOCOL_VERSION) == 1 else ""
+        return fix("protocol", shown, f"install the same version of Isthmus on both sides{waits}")
     return fine("protocol", f"version {PROTOCOL_VERSION} on both sides")

@@ -1,4 +1,5 @@
-"""Waiting for a trainer that cannot be reached: attempts with full jitter between them, as long as the user allows."""
+"""Waiting for a trainer that cannot be reached, or is about to be upgraded: attempts with full jitter between them, as long as
+the user allows."""
 
 import asyncio
 import time
@@ -8,9 +9,10 @@ from typing import TypeVar
 import structlog
 
 from shared.client.backoff import Backoff
-from shared.errors import BusyError, UnreachableError
+from shared.errors import BusyError, UnreachableError, VersionError
 from shared.events import Emit, ignore
 from shared.events.calls import TrainersAwaited
+from shared.version import PROTOCOL_VERSION
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -51,9 +53,11 @@ class Spacing:
 class Retry:
     """Repeats calls while a trainer is away. Several may wait at the same time, for one trainer or for several."""
 
-    def __init__(self, give_up_seconds: float | None, emit: Emit = ignore) -> None:
-        """give_up_seconds: the longest absence; None bounds none."""
+    def __init__(self, give_up_seconds: float | None, emit: Emit = ignore, upgrade_wait_seconds: float = 0.0) -> None:
+        """give_up_seconds: the longest absence; None bounds none. upgrade_wait_seconds: the longest wait for an upgrade, of a
+        trainer that is one protocol version ahead or behind."""
         self.give_up_seconds = give_up_seconds
+        self._upgrade_wait_seconds = upgrade_wait_seconds
         self._reasons: dict[object, str] = {}
         """By the call that waits."""
         self._emit = emit
@@ -64,27 +68,38 @@ class Retry:
         return tuple(dict.fromkeys(self._reasons.values()))
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` again for as long as it raises UnreachableError or BusyError, and return its result.
+        """Call `attempt` again for as long as it raises UnreachableError, BusyError, or VersionError for a trainer that is one
+        version ahead or behind, and return its result.
 
         A trainer that says when to come again is left alone for so long. If the next attempt would come after
-        `give_up_seconds`, raises the last error of `attempt`; raises any other error at once. `attempt` must be safe to repeat.
+        `give_up_seconds`, or after the wait for an upgrade, raises the last error of `attempt`; raises any other error at once.
+        `attempt` must be safe to repeat.
         """
-        began, backoff, call = time.monotonic(), new_backoff(), object()
+        began, backoff, call, limit_seconds = time.monotonic(), new_backoff(), object(), self.give_up_seconds
+        is_upgrade = False
         try:
             while True:
                 try:
                     return await attempt()
-                except (UnreachableError, BusyError) as lost:
+                except (UnreachableError, BusyError, VersionError) as lost:
+                    if isinstance(lost, VersionError) and not is_upgrade:
+                        if abs(lost.theirs - PROTOCOL_VERSION) != 1:
+                            raise
+                        is_upgrade, began, limit_seconds = True, time.monotonic(), self._upgrade_wait_seconds
+                        self._reasons.pop(call, None)  # it is another wait, which is told as such
                     away_seconds = time.monotonic() - began
                     told_seconds = lost.retry_after_seconds
                     wait_seconds = told_seconds + backoff.next_seconds(away_seconds)
-                    if self.give_up_seconds is not None:
-                        left_seconds = self.give_up_seconds - away_seconds
+                    if limit_seconds is not None:
+                        left_seconds = limit_seconds - away_seconds
                         if left_seconds <= told_seconds:
                             raise
                         wait_seconds = min(wait_seconds, left_seconds)
                     if self.note_waiting(call, str(lost)):
-                        _log.warning("trainer away; trying again", reason=str(lost))
+                        waiting = (
+                            "waiting until both sides are upgraded" if is_upgrade else "trainer away; trying again"
+                        )
+                        _log.warning(waiting, reason=str(lost))
                     await asyncio.sleep(wait_seconds)
         finally:
             self.note_done(call)

@@ -36,6 +36,10 @@ class ServiceManager:
         if timeout_seconds := int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6:
             self._beating = asyncio.create_task(self._beat(timeout_seconds / BEATS_A_TIMEOUT))
 
+    def starting(self, line: str, seconds: float) -> None:
+        """Set the line that `systemctl status` shows of a service that is not ready yet, and need not be for so long."""
+        self._notifier.notify(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}\nSTATUS={line}")
+
     def status(self, line: str) -> None:
         """Set the line that `systemctl status` shows; lines that come too fast are dropped."""
         now = time.monotonic()

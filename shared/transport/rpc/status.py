@@ -34,9 +34,10 @@ from shared.errors import (
     TicketError,
     TooLargeError,
     UnreachableError,
+    VersionError,
     one_line,
 )
-from shared.version import PROTOCOL_VERSION
+from shared.version import PROTOCOL_VERSION, spoken_version
 
 
 class Kind(StrEnum):
@@ -231,7 +232,11 @@ def error_of(failure: grpc.aio.AioRpcError, trainer: str) -> IsthmusError:
                 f"{trainer} answers, but not as a trainer of protocol version {PROTOCOL_VERSION}: {details}"
             )
         case grpc.StatusCode.FAILED_PRECONDITION:
-            return ProtocolError(f"the trainer at {trainer} and this worker do not go together: {details}")
+            sentence, theirs = (
+                f"the trainer at {trainer} and this worker do not go together: {details}",
+                spoken_version(details),
+            )
+            return ProtocolError(sentence) if theirs is None else VersionError(sentence, theirs)
         case grpc.StatusCode.UNAUTHENTICATED:
             return AccessError(f"the trainer at {trainer} does not know this worker: {details}")
         case grpc.StatusCode.RESOURCE_EXHAUSTED if (seconds := retry_after_seconds(failure)) is not None:

@@ -279,9 +279,9 @@ async def test_a_grpc_server_that_is_no_trainer():
 
 
 async def test_a_trainer_that_speaks_another_version(monkeypatch):
-    monkeypatch.setattr("cloud_trainer.sessions.fencing.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    monkeypatch.setattr("cloud_trainer.sessions.fencing.PROTOCOL_VERSION", PROTOCOL_VERSION + 2)
     async with running_trainer() as server:
-        says = f"the caller speaks protocol version {PROTOCOL_VERSION}; this trainer speaks {PROTOCOL_VERSION + 1}"
+        says = f"the caller speaks protocol version {PROTOCOL_VERSION}; this trainer speaks {PROTOCOL_VERSION + 2}"
         await asyncio.to_thread(agent_fails, ExitCode.PROTOCOL, says, trainer=server.address)
 
 

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from shared.client.retry import SOON_WAIT_SECONDS, Retry, Spacing
-from shared.errors import BusyError, UnreachableError
+from shared.errors import BusyError, UnreachableError, VersionError
+from shared.version import PROTOCOL_VERSION
 from tests.support.virtual import run_virtually
 
 
@@ -69,3 +70,42 @@ def test_losses_at_one_place_are_retried_less_and_less_often_and_at_once_after_p
     assert here[0] == further == again == 0
     assert busy == pytest.approx(7.0)
     assert max(here[1:10]) <= SOON_WAIT_SECONDS < sum(here[1:]) / 10
+
+
+@pytest.mark.parametrize("theirs", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
+def test_a_trainer_one_version_ahead_or_behind_is_waited_for_also_while_it_is_started_again(theirs):
+    told = []
+
+    async def main():
+        retry = Retry(20.0, lambda event: told.append(event.reasons), upgrade_wait_seconds=3600.0)
+        began = time.monotonic()
+
+        async def attempt():
+            away_seconds = time.monotonic() - began
+            if away_seconds < 10:
+                raise UnreachableError("it is away")
+            if away_seconds < 3000:
+                raise VersionError("it is another one", theirs)
+            if away_seconds < 3010:
+                raise UnreachableError("it is started again")
+            return away_seconds
+
+        return await retry.run(attempt)
+
+    assert 3010 <= run_virtually(main) < 3600
+    assert told == [("it is away",), ("it is another one",), ()]
+
+
+@pytest.mark.parametrize(("theirs", "seconds"), [(PROTOCOL_VERSION + 1, 3600.0), (PROTOCOL_VERSION + 2, 0.0), (0, 0.0)])
+def test_an_upgrade_that_does_not_come_is_waited_for_as_long_as_allowed_and_a_far_version_not_at_all(theirs, seconds):
+    async def main():
+        began = time.monotonic()
+
+        async def attempt():
+            raise VersionError("it is another one", theirs)
+
+        with pytest.raises(VersionError):
+            await Retry(None, upgrade_wait_seconds=3600.0).run(attempt)
+        return time.monotonic() - began
+
+    assert run_virtually(main) == pytest.approx(seconds)
