@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -113,10 +114,14 @@ def init(
         raise ConfigError(f"folder {directory} cannot be made: {cause.strerror}") from cause
     write_together({path: _writing(text) for path, text in zip(files.values(), (edge, served), strict=True)})
     closing = "" if is_near else _CLOSING.format(host=host)
-    typer.echo(f"beside the GPU, with {files['trainer.toml']}:\n{closing}cloud-trainer serve --config trainer.toml\n")
+    package = model.partition(":")[0].partition(".")[0]
+    module, path = ("", "") if find_spec(package) else (f", beside {package}", "PYTHONPATH=. ")  # installed, or a file
+    typer.echo(
+        f"beside the GPU, with {files['trainer.toml']}{module}:\n{closing}{path}cloud-trainer serve --config trainer.toml\n"
+    )
     copied = "" if is_near else ", and what edge.toml names of certificates/"
-    typer.echo(f"on this device, with {files['edge.toml']}{copied}:")
-    typer.echo(f"edge-agent doctor --config edge.toml{os.linesep}edge-agent run --config edge.toml")
+    typer.echo(f"on this device, with {files['edge.toml']}{module}{copied}:")
+    typer.echo(f"{path}edge-agent doctor --config edge.toml{os.linesep}{path}edge-agent run --config edge.toml")
 
 
 def _answered(option: str, question: str, answer: str | None, default: str) -> str:

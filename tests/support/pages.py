@@ -87,14 +87,15 @@ class Reader:
                 elif block.title:
                     for command in block.commands:
                         if not command.startswith(self._done):
-                            yield self._type(command)
+                            yield self.type(command)
         finally:
-            self._interrupt()
+            self.interrupt()
 
-    def _type(self, command: str) -> Typed:
+    def type(self, command: str) -> Typed:
+        """Type one command; one that serves goes on until the next of its kind, or until it is interrupted."""
         started = time.monotonic()
         if "cloud-trainer serve" in command:
-            self._interrupt()
+            self.interrupt()
             output = self._start(command)
         else:
             output = self._run(command)
@@ -125,8 +126,8 @@ class Reader:
         self._serving = process, said
         return f"listening on {said.first_event('listening')['address']}"
 
-    def _interrupt(self) -> None:
-        """Ctrl-C in the first terminal."""
+    def interrupt(self) -> None:
+        """Ctrl-C where a command serves."""
         if self._serving is not None:
             process, said = self._serving
             self._serving = None

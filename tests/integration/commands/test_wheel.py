@@ -1,8 +1,6 @@
 """A wheel alone, in an environment without a clone: the demo, the samples, and a program of a user's own."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,9 +10,8 @@ import pytest
 
 from shared.errors import ExitCode
 from tests.support.commands import assert_one_sentence
-from tests.support.running import ROOT
+from tests.support.wheel import built_wheel
 
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "isthmus.py", "isthmus_entry_points.py")
 PROGRAM = """
 from isthmus import EdgeConfig, load_config, train
 
@@ -28,27 +25,9 @@ if __name__ == "__main__":
 def scripts(tmp_path_factory):
     """Return the folder of the commands of an environment that has the wheel, and what it depends on."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    for name in ("shared", "edge_agent", "cloud_trainer"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in SOURCES:
-        shutil.copy(ROOT / name, source)
-    built = (
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        folder,
-    )
-    subprocess.run([*built, source], check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
-    shutil.rmtree(source)
+    wheel = built_wheel(folder)
     environment = folder / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    (wheel,) = folder.glob("isthmus-*.whl")
     subprocess.run([environment / "bin" / "pip", "install", "--quiet", "--no-deps", wheel], check=True)
     (packages,) = environment.glob("lib/python3.*/site-packages")
     for one in Path(sysconfig.get_path("purelib")).iterdir():  # all but what is installed of this tree

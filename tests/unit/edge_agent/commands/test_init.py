@@ -29,7 +29,7 @@ def test_options_answer_the_questions(tmp_path):
     assert (edge.model.factory, edge.data.train.factory, edge.data.test) == ("mine:make_net", "mine:readings", None)
     assert (edge.trainer.address, str(edge.output.directory)) == ("127.0.0.1:50051", "runs/a b")
     assert (trainer.server.listen, trainer.models.allowed, trainer.auth.tokens) == ("127.0.0.1:50051", ("mine",), None)
-    assert "edge-agent run --config edge.toml" in printed
+    assert "\nPYTHONPATH=. edge-agent run --config edge.toml" in printed, "mine is not installed"
 
 
 def test_a_trainer_elsewhere_has_its_port_closed(tmp_path):
@@ -48,6 +48,7 @@ def test_a_person_answers_five_questions_of_which_nothing_takes_the_default(tmp_
     assert (edge.model, edge.data, edge.trainer) == (plain.model, plain.data, plain.trainer)
     assert trainer.models.allowed == ("shared.model.zoo",)
     assert printed.count("]: ") == 5
+    assert "\nedge-agent run --config edge.toml" in printed, "the model is in our package"
 
 
 @pytest.mark.parametrize(
