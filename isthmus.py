@@ -11,16 +11,71 @@ from typing import TYPE_CHECKING, Any
 from isthmus_entry_points import FOLDER, PACKAGES
 
 if TYPE_CHECKING:
+    from edge_agent.callbacks.run_handle import RunHandle
     from edge_agent.config import EdgeConfig
     from edge_agent.run import run_training, train
+    from edge_agent.training.events import (
+        ActivityChanged,
+        BeganAgain,
+        CheckpointShared,
+        CheckpointTaken,
+        Ended,
+        Evaluated,
+        HandedOver,
+        LinkLost,
+        Migrated,
+        MigrationFailed,
+        Placed,
+        Prepared,
+        Relayed,
+        Replaced,
+        RolledBack,
+        RowAdded,
+        StepFinished,
+        StoodIn,
+    )
+    from edge_agent.training.history import HistoryRow
     from edge_agent.training.result import Summary, TrainingResult
     from edge_agent.training.statistics import Statistics
     from shared.config import load_config
+    from shared.events import Event
 
-__all__ = ["EdgeConfig", "Statistics", "Summary", "TrainingResult", "load_config", "run_training", "train"]
+__all__ = [
+    "ActivityChanged",
+    "BeganAgain",
+    "CheckpointShared",
+    "CheckpointTaken",
+    "EdgeConfig",
+    "Ended",
+    "Evaluated",
+    "Event",
+    "HandedOver",
+    "HistoryRow",
+    "LinkLost",
+    "Migrated",
+    "MigrationFailed",
+    "Placed",
+    "Prepared",
+    "Relayed",
+    "Replaced",
+    "RolledBack",
+    "RowAdded",
+    "RunHandle",
+    "Statistics",
+    "StepFinished",
+    "StoodIn",
+    "Summary",
+    "TrainingResult",
+    "load_config",
+    "run_training",
+    "train",
+]
 
-_MODULES = {
+_MODULES = dict.fromkeys(__all__, "edge_agent.training.events") | {
     "EdgeConfig": "edge_agent.config",
+    "Event": "shared.events",
+    "HistoryRow": "edge_agent.training.history",
+    "RunHandle": "edge_agent.callbacks.run_handle",
     "Statistics": "edge_agent.training.statistics",
     "Summary": "edge_agent.training.result",
     "TrainingResult": "edge_agent.training.result",

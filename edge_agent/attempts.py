@@ -11,6 +11,7 @@ import structlog
 from edge_agent.adaptation.candidates.choice import TrainerChoice, make_choice
 from edge_agent.adaptation.decisions import DecisionLoop, make_decision_loop
 from edge_agent.adaptation.rescheduling import Rescheduling
+from edge_agent.callbacks.run_callbacks import RunCallbacks
 from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
 from edge_agent.coordinator import Action, SessionBegun, SessionGone
@@ -24,7 +25,7 @@ from edge_agent.profiling.timers import timer_meanwhile
 from edge_agent.sessions.opening import open_when_there, resume_session
 from edge_agent.sessions.outlook import going_on
 from edge_agent.sessions.stored_session import StoredSession
-from edge_agent.training.events import BeganAgain, SessionOpened
+from edge_agent.training.events import BeganAgain, Ended, SessionOpened
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.training_loop import TrainingLoop
 from edge_agent.training.training_run import TrainingRun
@@ -50,6 +51,7 @@ class Preparation(NamedTuple):
     """Folder in which this agent keeps its sessions."""
     stored: StoredSession | None
     """The session to go on with."""
+    callbacks: RunCallbacks
 
 
 class Newest:
@@ -100,7 +102,7 @@ class Attempts:
             coordinator.tell(SessionBegun(is_resumed=stored is not None, is_again=began_again))
             statistics.total_steps = experiment.steps  # a group may do others
             try:
-                return await self._train_in(run, experiment, choosing, resumed=stored is not None)
+                result = await self._train_in(run, experiment, choosing, resumed=stored is not None)
             except GoneError as gone:
                 self._control_state.leave()
                 told = SessionGone(
@@ -127,6 +129,9 @@ class Attempts:
                 experiment = await asyncio.to_thread(Experiment, prepared.config)
                 experiment.run_id = run.session.id
                 experiment.begin_at(prepared.first)
+            else:
+                self._events.emit(Ended(result.summary))
+                return result
 
     def _choosing(self, experiment: Experiment, profile: Profile | None) -> _Choosing:
         """Make what chooses the layout and the trainer of a run. Raises PlanError."""

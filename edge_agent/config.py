@@ -276,6 +276,14 @@ class EdgeConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _trackers_have_a_folder(self) -> Self:
+        if self.training.trackers and self.output.directory is None:
+            raise ValueError(
+                "training.trackers is set, and nothing says where to: set output.directory, or give --output"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _metrics_have_samples(self) -> Self:
         if self.training.metrics and self.data.test is None:
             raise ValueError(

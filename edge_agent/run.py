@@ -21,6 +21,7 @@ from edge_agent.adaptation.member_start import begin_as_planned
 from edge_agent.adaptation.planned_start import planned_start
 from edge_agent.adaptation.rescheduling import make_rescheduling
 from edge_agent.attempts import Attempts, Newest, Preparation
+from edge_agent.callbacks.run_callbacks import RunCallbacks
 from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pinning
@@ -151,6 +152,8 @@ async def run_training(
 
 async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) -> Preparation:
     prepare_process(config.compute.threads)
+    callbacks = await asyncio.to_thread(RunCallbacks.made, config.training)
+    callbacks.subscribe(events)
     folder = sessions_folder(config)
     experiment, stored = await asyncio.to_thread(prepare, Experiment, config, folder, resume)
     if stored is not None:
@@ -158,7 +161,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
     bind_run(experiment.run_id)
     if stored is None and (first := experiment.first_weights) is not None:
         _log.info("the weights of a file are loaded", file=str(first.path), **first.described())
-    events.emit(Prepared(experiment.run_id))
+    events.emit(Prepared(experiment.run_id, config))
     policy = await asyncio.to_thread(policy_of, config)
     is_new = stored is None
     upgraded = Retry(0.0, events.emit, config.upgrade.wait_seconds)
@@ -166,7 +169,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
         experiment.begin_with(await upgraded.run(partial(first_trainer, config)))
     if config.member is not None and config.engine.profile is not None:
         await begin_as_planned(experiment)
-        return Preparation(config, experiment, None, experiment.placement, folder, stored)
+        return Preparation(config, experiment, None, experiment.placement, folder, stored, callbacks)
     profile = await asyncio.to_thread(load_run_profile, experiment)
     if is_new and policy != FIXED and profile is not None:
         await upgraded.run(partial(begin_with_fastest, experiment, profile))
@@ -176,7 +179,7 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
         experiment.begin_at(experiment.laid_out(start, experiment.placement))
     elif is_new:
         await asyncio.to_thread(warn_of_small_share, experiment)
-    return Preparation(config, experiment, profile, experiment.placement, folder, stored)
+    return Preparation(config, experiment, profile, experiment.placement, folder, stored, callbacks)
 
 
 async def _train_or_deliver(
@@ -226,7 +229,11 @@ async def _train(
     events.subscribe(RolledBack, lambda _event: pinning.enforce())
     control_state = ControlState(config, statistics, shutdown, pause, pinning, prepared.folder)
     with serving_metrics(config.metrics.listen, metrics.registry), AgentThreads.started() as threads:
-        async with serving_control(control_state, events), AsyncExitStack() as stack:
+        async with (
+            serving_control(control_state, events) as control,
+            prepared.callbacks.running(control),
+            AsyncExitStack() as stack,
+        ):
             clients = {
                 name: TrainerClient(trainer, config.link, events.emit, access[name])
                 for name, trainer in trainers.items()

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
 
+from edge_agent.callback_config import MOST_CALLBACKS, CallbackConfig, TrackerConfig
 from edge_agent.improvement_config import EarlyStopConfig, FollowedFigure
 from shared.config import Section
 from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precisions
@@ -78,6 +79,21 @@ class TrainingConfig(Section):
     keep_best: FollowedFigure | None = Field(default=None, examples=[{"metric": "loss", "mode": "min"}])
     """Figure by which the weights of the best evaluation are kept too, as `best.safetensors`; `metric` and `mode` are as for
     `early_stop`. At each evaluation that is the best so far, the weights of the trainers' blocks come to this device."""
+    callbacks: tuple[CallbackConfig, ...] = Field(
+        default=(), max_length=MOST_CALLBACKS, examples=[["mine:alarm", {"name": "mine:Plot", "kwargs": {"every": 5}}]]
+    )
+    """Functions or classes of your own that make callbacks, each called with every event of the run (`isthmus.Evaluated` and
+    such) and with the run, of which it may ask for the end or a checkpoint. Each has a thread of its own, for which no step
+    waits: one that is too slow misses events of steps, and one that raises is left out, which the log says."""
+    trackers: tuple[TrackerConfig, ...] = Field(
+        default=(),
+        max_length=MOST_CALLBACKS,
+        examples=[["tensorboard", {"name": "wandb", "kwargs": {"project": "mine"}}]],
+    )
+    """Trackers that keep the rows of the history and the loss of every tenth step, as callbacks: "tensorboard" in
+    `output.directory`/tensorboard, "mlflow" at its `tracking_uri`, or in `output.directory`/mlflow.db, and "wandb" (Weights &
+    Biases), offline in `output.directory`/wandb. Further `kwargs` are those of SummaryWriter, of MLflow's create_experiment
+    and of wandb.init. The package of each is an extra of Isthmus."""
     on_nan: Literal["stop", "warn"] = "stop"
     """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
     good weights; "warn" says it once in the log and goes on."""

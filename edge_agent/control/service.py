@@ -286,8 +286,11 @@ async def judged(controller: PlacementController, document: object) -> Placement
 
 
 @asynccontextmanager
-async def serving_control(of: ControlState, events: Events) -> AsyncIterator[None]:
-    """Answer control calls while the block runs, as `control.listen` and `web.listen` say. Raises ListenError, ConfigError."""
+async def serving_control(of: ControlState, events: Events) -> AsyncIterator[EdgeControl]:
+    """Answer control calls while the block runs, as `control.listen` and `web.listen` say; yields what answers them.
+
+    Raises ListenError and ConfigError.
+    """
     health = Health()
     control = EdgeControl(of, health)
     answering = control_handlers(SERVICE, control, "the agent", lambda _code: None)
@@ -297,7 +300,7 @@ async def serving_control(of: ControlState, events: Events) -> AsyncIterator[Non
     async with serving_operators(config.control, config.web, "edge-agent", answering, SERVICE, health):
         keeping = asyncio.create_task(control.keep_health(events))
         try:
-            yield
+            yield control
         finally:
             of.end()
             keeping.cancel()

@@ -6,7 +6,7 @@ from typing import Any
 import structlog
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.events import BeganAgain, Evaluated, RolledBack, SessionOpened
+from edge_agent.training.events import BeganAgain, Evaluated, RolledBack, RowAdded, SessionOpened
 from edge_agent.training.history import HISTORY, HistoryRow, metrics_of, text_of, write_history
 from edge_agent.training.statistics import Statistics
 from shared.errors import StorageError
@@ -28,6 +28,7 @@ class HistoryKeeper:
         """directory: of the results; without one there is no file."""
         self._statistics = statistics
         self._directory = directory
+        self._emit = events.emit
         self._experiment: Experiment | None = None
         self.next_step = 0
         """Steps after which the current epoch ends, at a boundary; the last steps of the run end it too."""
@@ -72,6 +73,7 @@ class HistoryKeeper:
             statistics.history[-1] = statistics.history[-1]._replace(**tested)
             self._written = 0
             self._show()
+            self._emit(RowAdded(statistics.history[-1]))
             return
         before = statistics.history[-1] if statistics.history else None
         spent = seconds - (before.seconds if before is not None else 0.0)
@@ -95,6 +97,7 @@ class HistoryKeeper:
         )
         statistics.loss_sum, statistics.losses = 0.0, 0
         self._show()
+        self._emit(RowAdded(statistics.history[-1]))
 
     def _go_back(self, step: int) -> None:
         """Take away the rows of steps that come once more."""

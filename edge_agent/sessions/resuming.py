@@ -39,6 +39,8 @@ _FREE = {
     "training.evaluate_every_epochs",
     "training.evaluate_every_steps",
     "training.early_stop",
+    "training.callbacks",
+    "training.trackers",
     "training.on_nan",
 }
 """Keys of these sections that may change between two processes: the length of training, its devices, and measurements."""

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from edge_agent.config import EdgeConfig
 from edge_agent.coordinator import Coordinator, Phase
 from edge_agent.training.choosers import Chooser
+from edge_agent.training.history import HistoryRow
 from shared.events import Emit, Event
 from shared.placement import Deployment, Link, Placement
 from shared.transport.stream.duplex import Duplex
 
 if TYPE_CHECKING:
     from edge_agent.training.open_run import OpenRun
+    from edge_agent.training.result import Summary
     from edge_agent.training.statistics import Statistics
 
 
@@ -46,6 +49,7 @@ class Prepared(Event):
 
     run_id: str
     """Name of the run in the logs of all its processes."""
+    config: EdgeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +134,20 @@ class Drained(Event):
 class Evaluated(Event):
     """The model was evaluated on the test set."""
 
+    step: int
+    """Steps that were done."""
     accuracy: float | None
     """Share of correct samples; None if the loss is not of classes."""
     loss: float
     metrics: Mapping[str, float]
     """Values of `training.metrics`, by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowAdded(Event):
+    """The history of the run has another row, or, in place of its newest one, the same with an evaluation."""
+
+    row: HistoryRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +224,39 @@ class RolledBack(Event):
 @dataclass(frozen=True, slots=True)
 class BeganAgain(Event):
     """Nothing of the steps so far was kept: training goes on from the first, in a new session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Event):
+    """Nothing more comes of the run in this process."""
+
+    summary: "Summary | None"
+    """Figures of the whole run; None if it has failed or was stopped."""
+    failure: str | None = None
+    """Reason of that, as a sentence."""
+
+
+TOLD: tuple[type[Event], ...] = (
+    Prepared,
+    ActivityChanged,
+    Placed,
+    LinkLost,
+    StepFinished,
+    Evaluated,
+    RowAdded,
+    CheckpointTaken,
+    CheckpointShared,
+    Migrated,
+    HandedOver,
+    MigrationFailed,
+    Replaced,
+    StoodIn,
+    Relayed,
+    RolledBack,
+    BeganAgain,
+    Ended,
+)
+"""Events that callbacks are told, on other threads: what they have does not change. `isthmus` has them."""
 
 
 class CurrentActivity:

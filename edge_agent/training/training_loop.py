@@ -278,7 +278,7 @@ class TrainingLoop:
             return
         with self._activity.during(Activity.EVALUATING):
             found = await self._evaluator.evaluate(self._worker, experiment.evaluation)
-        self._emit(Evaluated(found.accuracy, found.loss, found.metrics))
+        self._emit(Evaluated(step, found.accuracy, found.loss, found.metrics))
         shown = {"metrics": dict(found.metrics)} if found.metrics else {}
         epoch = experiment.recipe.epoch_of(step)
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy, **shown)
