@@ -67,7 +67,7 @@ class ServerConfig(Section):
     """Largest message taken from a peer. It cannot be set below the largest chunk that an edge may choose to send."""
     max_tensor_bytes: PositiveInt = 1024**3
     """Largest tensor that a peer may announce. Bounds what one message can make this process allocate, and what the metrics of
-    an evaluation keep of its samples."""
+    an evaluation keep of its samples, which is at most a sixteenth of max_session_bytes, too."""
     max_staleness: NonNegativeInt = 64
     """Largest staleness (K) that an edge may ask for. Memory of a session grows with it."""
     max_session_bytes: PositiveInt = 16 * 1024**3

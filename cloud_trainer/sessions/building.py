@@ -80,7 +80,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     head = LossHead(recipe.loss, allowed)
     check_schedule(recipe, allowed)
     check_optimizer(recipe.optimizer, allowed)
-    metrics = load_metrics(recipe, allowed, limits.tensor_bytes, limits.of_a_build)
+    metrics = load_metrics(recipe, allowed, limits.metric_bytes, limits.of_a_build)
     example = inputs_of(request.inputs, request.input_names, limits)
     if request.public_inputs and not set(request.public_inputs) < set(example.names):
         raise ProtocolError(
@@ -121,7 +121,8 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     chain = with_types(chain, recipe.other_precisions, example.example())
     block_bytes = [block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks]
     frozen_bytes = [block_state.max_frozen_bytes(block) for block in chain.blocks if block_state.frozen(block)]
-    memory = SessionMemory(limits, estimate, block_bytes, sum(frozen_bytes))
+    metric_bytes = limits.metric_bytes if recipe.metrics else 0
+    memory = SessionMemory(limits, estimate, block_bytes, sum(frozen_bytes), metric_bytes)
     names = [block.name for block in chain.blocks]
     if names != list(request.block_names):
         raise StatusError(

@@ -10,6 +10,9 @@ from shared.errors import ProtocolError
 from shared.model.budget import BuildLimits
 from shared.transport.rpc.status import StatusError
 
+_OF_METRICS = 16
+"""Part of a session's memory that metrics may take: a sixteenth."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -28,6 +31,11 @@ class Limits:
     def of_a_build(self) -> BuildLimits:
         """Return the limits of building one session's model."""
         return BuildLimits(self.session_bytes, self.session_modules, self.build_seconds)
+
+    @property
+    def metric_bytes(self) -> int:
+        """Return the most that the metrics of an evaluation may keep."""
+        return min(self.tensor_bytes, self.session_bytes // _OF_METRICS)
 
     def check_memory(self, count: int) -> None:
         """Refuse a session that would take `count` bytes, if that is too many. Raises StatusError."""

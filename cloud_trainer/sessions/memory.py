@@ -1,7 +1,7 @@
 """The trainer's memory that one session takes, counted at its worst from opening to closing.
 
-It is weights and activations, batches in flight with their labels and gradients, and blocks that arrive and leave. Each
-claim beyond the session's limit is refused before the memory is taken. Knows nothing of tensors.
+It is weights and activations, batches in flight with their labels and gradients, what metrics keep, and blocks that arrive
+and leave. Each claim beyond the session's limit is refused before the memory is taken. Knows nothing of tensors.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,10 +51,19 @@ class Uses(NamedTuple):
 class SessionMemory:
     """One session's memory. Used on the event loop and, while that waits for the answer, on a thread that computes for it."""
 
-    def __init__(self, limits: Limits, model_bytes: int, block_bytes: Sequence[int], frozen_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        model_bytes: int,
+        block_bytes: Sequence[int],
+        frozen_bytes: int = 0,
+        metric_bytes: int = 0,
+    ) -> None:
         """model_bytes: for training, including a second copy of states and frozen weights for blocks that arrive.
-        block_bytes: the state of each. frozen_bytes: the frozen weights of all, as they arrive."""
+        block_bytes: the state of each. frozen_bytes: the frozen weights of all, as they arrive. metric_bytes: the most that
+        the metrics of an evaluation keep."""
         self._limits = limits
+        self._metric_bytes = metric_bytes
         self._model_bytes = model_bytes
         self._block_bytes = block_bytes
         self._arriving_bytes = sum(block_bytes) + frozen_bytes
@@ -67,7 +76,7 @@ class SessionMemory:
 
     def check(self, uses: Uses) -> None:
         """Refuse batches that would take too much, in training or in an evaluation. Raises StatusError."""
-        self._limits.check_uses(self._total(uses.trained), self._total(uses.evaluated))
+        self._limits.check_uses(self._total(uses.trained), self._total(uses.evaluated) + self._metric_bytes)
 
     def permit(self, staleness: int, codecs: Iterable[str], uses: Uses) -> None:
         """Refuse a K, codecs or a memory of batches that the operator does not allow.
@@ -132,7 +141,8 @@ class SessionMemory:
     def _check_room(self, count: int, uses: Uses) -> None:
         """Refuse additional bytes of blocks beyond the limit. Raises StatusError."""
         moving_bytes = self._moving_bytes
-        most_bytes = self._arriving_bytes + self._limits.session_bytes - max(map(self._at_rest, uses))
+        needed_bytes = max(self._at_rest(uses.trained), self._at_rest(uses.evaluated) + self._metric_bytes)
+        most_bytes = self._arriving_bytes + self._limits.session_bytes - needed_bytes
         room = most_bytes - moving_bytes
         if count > room:
             raise StatusError(

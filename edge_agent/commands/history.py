@@ -5,22 +5,40 @@ from typing import Annotated
 
 import typer
 
+from edge_agent.control.commands import AGENT
 from isthmus_entry_points import importing
+from shared.commands.options import ConfigFile, Overrides
+from shared.control.choices import SOON_SECONDS
+from shared.control.commands import AsJson, Control
+from shared.control.formatting import show
+from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
 def history(
-    run: Annotated[Path, typer.Argument(help="Folder of the run's results (output.directory).")],
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of the run's results (output.directory); left out, the running agent is asked."),
+    ] = None,
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    control: Control = None,
     png: Annotated[Path | None, typer.Option(help="File to draw it to; .png, .svg or .pdf.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the rows of a run's `history.csv`, one an epoch and an evaluation, also while it trains; draw its losses."""
+    """Show the rows of a run, one an epoch and an evaluation, of its `history.csv` or while it trains; draw its losses."""
     with importing("edge-agent"):
-        from rich.console import Console
-
         from edge_agent.commands.history_shown import draw, history_table
+        from edge_agent.control.status import history_answer, rows_of
         from edge_agent.training.history import read_history
 
-    rows = read_history(run)
-    Console().print(history_table(rows))
+    if run is not None:
+        rows = read_history(run)
+        answer = history_answer(rows)
+    else:
+        with AGENT.calling(config, overrides, control) as service:
+            answer = service.GetHistory(pb.GetHistoryRequest(), timeout=SOON_SECONDS)
+        rows = rows_of(answer)
+    show(answer, history_table(rows), as_json=as_json)
     if png is not None:
         draw(rows, png)
-        typer.echo(f"picture: {png}")
+        typer.echo(f"picture: {png}", err=as_json)

@@ -32,7 +32,7 @@ from shared.errors import ConfigError, UnreachableError
 from shared.files.json_file import read_json
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
-_AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlService")
+AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlService")
 
 
 def register(app: typer.Typer) -> None:
@@ -57,14 +57,14 @@ def register(app: typer.Typer) -> None:
     app.command("log-level")(log_level)
 
 
-@_AGENT.command
+@AGENT.command
 def status(agent: ControlCall) -> None:
     """Show what the running agent does."""
     answer = agent.service.GetStatus(pb.EdgeControlServiceGetStatusRequest(), timeout=SOON_SECONDS)
     agent.show(answer, status_table(answer.status))
 
 
-@_AGENT.command
+@AGENT.command
 def watch(agent: ControlCall, interval: Interval = 1.0) -> None:
     """Show it again and again, a line each, until the run ends."""
     for answer in agent.service.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
@@ -77,7 +77,7 @@ def top(
     """Watch the running agent live: speed and loss with their trend, time left, phases, queues, rates, cut, bits, accuracy."""
     trend = Trend()
     with (
-        _AGENT.calling(config, overrides, control) as service,
+        AGENT.calling(config, overrides, control) as service,
         Live(console=Console(), auto_refresh=False) as live,
     ):
         for answer in service.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
@@ -85,21 +85,21 @@ def top(
             live.update(status_table(answer.status, trend), refresh=True)
 
 
-@_AGENT.command
+@AGENT.command
 def pause(agent: ControlCall) -> None:
     """Let training stand still at the next step boundary, and wait until it does."""
     answer = agent.service.Pause(pb.PauseRequest())
     agent.show(answer, f"training stands still before step {answer.step}")
 
 
-@_AGENT.command
+@AGENT.command
 def resume(agent: ControlCall) -> None:
     """Let training go on."""
     answer = agent.service.Resume(pb.ResumeRequest(), timeout=SOON_SECONDS)
     agent.show(answer, f"training goes on with step {answer.step}")
 
 
-@_AGENT.command
+@AGENT.command
 def drain(
     agent: ControlCall,
     leave: Annotated[
@@ -111,7 +111,7 @@ def drain(
     agent.show(answer, f"the run ends at the next step boundary{', and leaves its group' if leave else ''}")
 
 
-@_AGENT.command
+@AGENT.command
 def pin(
     agent: ControlCall,
     cut: Annotated[
@@ -129,7 +129,7 @@ def pin(
     agent.show(answer, _pinned(answer.pinned))
 
 
-@_AGENT.command
+@AGENT.command
 def release(
     agent: ControlCall,
     cut: Annotated[bool, typer.Option("--cut", help="The cut.")] = False,
@@ -143,7 +143,7 @@ def release(
     agent.show(answer, _pinned(answer.pinned))
 
 
-@_AGENT.command
+@AGENT.command
 def place(
     agent: ControlCall,
     file: Annotated[
@@ -156,7 +156,7 @@ def place(
     agent.show(answer, f"placement {answer.version} is in force")
 
 
-@_AGENT.command
+@AGENT.command
 def handover(
     agent: ControlCall,
     name: Annotated[str, typer.Argument(help="A configured trainer that has no blocks.")],
@@ -167,14 +167,14 @@ def handover(
     agent.show(answer, f"{name} has what {answer.from_trainer} had: placement {answer.version} is in force")
 
 
-@_AGENT.command
+@AGENT.command
 def trainers(agent: ControlCall) -> None:
     """List the configured trainers: members of the session with their blocks, candidates, and who answers."""
     answer = agent.service.ListTrainers(pb.ListTrainersRequest(), timeout=SOON_SECONDS)
     agent.show(answer, trainers_table(answer.trainers))
 
 
-@_AGENT.command
+@AGENT.command
 def planner(
     agent: ControlCall,
     name: Annotated[str, typer.Argument(help="What chooses what is not pinned.", **one_of(RUN_PLANNER_NAMES))],
@@ -184,7 +184,7 @@ def planner(
     agent.show(answer, f"the planner is {name}")
 
 
-@_AGENT.command
+@AGENT.command
 def checkpoint(agent: ControlCall) -> None:
     """Take a checkpoint at every worker at the next step boundary, and wait for it."""
     answer = agent.service.TakeCheckpoint(pb.TakeCheckpointRequest())
@@ -199,7 +199,7 @@ def sessions(
     Where one agent runs it is asked; where none or several do, the folder of checkpoints.location is read.
     """
     try:
-        with _AGENT.calling(config, overrides, control) as service:
+        with AGENT.calling(config, overrides, control) as service:
             answer = service.ListSessions(pb.EdgeControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
     except (UnreachableError, NotControlledError, SeveralControlledError):
         if control is not None:
@@ -214,7 +214,7 @@ def sessions(
     show(answer, sessions_table(answer.sessions), as_json=as_json)
 
 
-@_AGENT.command
+@AGENT.command
 def log_level(agent: ControlCall, level: Level) -> None:
     """Log more or less, until the agent ends."""
     agent.set_level(pb.EdgeControlServiceSetLogLevelRequest, level)

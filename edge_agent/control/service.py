@@ -12,7 +12,7 @@ import structlog
 
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins, check_stands
-from edge_agent.control.status import edge_status, history_rows, pins_message, session_statuses
+from edge_agent.control.status import edge_status, history_answer, pins_message, session_statuses
 from edge_agent.control.trainers import trainer_listings
 from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
@@ -87,7 +87,7 @@ class EdgeControl:
 
     async def get_history(self, _request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
         """Return the history of the run so far."""
-        return pb.GetHistoryResponse(rows=history_rows(self._state.statistics.history))
+        return history_answer(self._state.statistics.history)
 
     @_until_the_end
     async def pause(self, _request: pb.PauseRequest) -> pb.PauseResponse:

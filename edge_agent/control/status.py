@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins
@@ -78,10 +79,25 @@ def pins_message(pins: Pins) -> pb.Pins:
     return message
 
 
-def history_rows(rows: Sequence[HistoryRow]) -> list[pb.HistoryRow]:
-    """Return the messages of a history, of which some are left out evenly where there are too many; the newest is there."""
+def history_answer(rows: Sequence[HistoryRow]) -> pb.GetHistoryResponse:
+    """Return a history as an answer, in which some rows are left out evenly where there are too many; the newest is there."""
     every = math.ceil(len(rows) / _MOST_ROWS) or 1
-    return [pb.HistoryRow(**row._asdict()) for row in reversed(rows[::-every])]
+    return pb.GetHistoryResponse(rows=[pb.HistoryRow(**row._asdict()) for row in reversed(rows[::-every])])
+
+
+def rows_of(answer: pb.GetHistoryResponse) -> list[HistoryRow]:
+    """Return the rows of an answer."""
+    return [_row_of(message) for message in answer.rows]
+
+
+def _row_of(message: Any) -> HistoryRow:
+    left_out = {
+        field.name for field in message.DESCRIPTOR.fields if field.has_presence and not message.HasField(field.name)
+    }
+    figures: dict[str, Any] = {
+        name: None if name in left_out else getattr(message, name) for name in HistoryRow._fields
+    }
+    return HistoryRow(**figures)._replace(metrics=dict(message.metrics))
 
 
 def session_statuses(

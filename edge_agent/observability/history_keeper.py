@@ -1,20 +1,18 @@
 """Keeps the history of a run as it goes, in its statistics and in `history.csv`: a reader of its events."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.events import BeganAgain, Evaluated, RolledBack, RowAdded, SessionOpened
-from edge_agent.training.history import HISTORY, HistoryRow, metrics_of, text_of, write_history
+from edge_agent.training.history import HistoryFile, HistoryRow
+from edge_agent.training.open_run import OpenedSession
 from edge_agent.training.statistics import Statistics
-from shared.errors import StorageError
+from shared.concurrency.threads import WorkerThread
 from shared.events import Events
 from shared.registry import codec_bits
 from shared.training.schedule import learning_rate
-
-_log = structlog.get_logger(__name__)
 
 
 class HistoryKeeper:
@@ -27,16 +25,14 @@ class HistoryKeeper:
     def __init__(self, statistics: Statistics, directory: Path | None, events: Events) -> None:
         """directory: of the results; without one there is no file."""
         self._statistics = statistics
-        self._directory = directory
+        self._file = None if directory is None else HistoryFile(directory)
+        self._disk: WorkerThread | None = None
+        """The thread that writes the file; None before the first session."""
         self._emit = events.emit
         self._experiment: Experiment | None = None
         self.next_step = 0
         """Steps after which the current epoch ends, at a boundary; the last steps of the run end it too."""
-        self._written = 0
-        """Rows in the file; 0 before this process has written it."""
-        self._metrics = list[str]()
-        """Metrics that have a column in the file."""
-        events.subscribe(SessionOpened, lambda event: self._begin(event.run.session.experiment))
+        events.subscribe(SessionOpened, lambda event: self._begin(event.run.session))
         events.subscribe(Evaluated, self._add)
         events.subscribe(RolledBack, lambda event: self._go_back(event.step))
         events.subscribe(BeganAgain, lambda _event: self._go_back(0))
@@ -49,8 +45,8 @@ class HistoryKeeper:
         if not self._experiment.evaluates_at(step):
             self._add(None)
 
-    def _begin(self, experiment: Experiment) -> None:
-        self._experiment = experiment
+    def _begin(self, session: OpenedSession) -> None:
+        self._experiment, self._disk = session.experiment, session.threads.disk
         self._look_ahead(0)
 
     def _look_ahead(self, step: int) -> None:
@@ -71,7 +67,6 @@ class HistoryKeeper:
             statistics.history and statistics.history[-1].step == step
         ):  # an epoch's, before more evaluations were asked for
             statistics.history[-1] = statistics.history[-1]._replace(**tested)
-            self._written = 0
             self._show()
             self._emit(RowAdded(statistics.history[-1]))
             return
@@ -105,23 +100,10 @@ class HistoryKeeper:
         if self._experiment is not None:
             self._look_ahead(step)
         self._statistics.history = [row for row in rows if row.step <= step]
-        self._written = 0
         if rows:
             self._show()
 
     def _show(self) -> None:
-        """Have the file hold all rows: the newest is added to those that it has. A disk without room ends no run."""
-        rows = self._statistics.history
-        if self._directory is None:
-            return
-        try:
-            metrics = metrics_of(rows)
-            if self._written and self._written == len(rows) - 1 and metrics == self._metrics:
-                with (self._directory / HISTORY).open("a") as lines:
-                    lines.write(text_of(rows[-1:], metrics))
-            else:
-                write_history(self._directory, rows)
-            self._written, self._metrics = len(rows), metrics
-        except (OSError, StorageError) as cause:
-            _log.warning("the history is not written; it is in the summary at the end", reason=str(cause))
-            self._directory = None
+        """Have the file hold all rows, beside the event loop."""
+        if self._file is not None and self._disk is not None:
+            self._disk.send(partial(self._file.hold, list(self._statistics.history)))

@@ -10,10 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import structlog
+
 from edge_agent.sessions.finished import SUMMARY, folder_aside
 from shared.errors import ConfigError, StorageError
 from shared.files.whole_file import write_whole
 
+_log = structlog.get_logger(__name__)
 HISTORY = "history.csv"
 
 
@@ -82,6 +85,32 @@ def write_history(directory: Path, rows: Sequence[HistoryRow]) -> None:
     except OSError as cause:
         raise StorageError(f"{path} cannot be put aside: {cause.strerror}") from cause
     write_whole(path, lambda scratch: scratch.write_text(text))
+
+
+class HistoryFile:
+    """`history.csv` of a run while it trains. Used on one thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory: Path | None = directory
+        """None once a disk had no room for it: that ends no run."""
+        self._rows: Sequence[HistoryRow] = ()
+        """Rows that this process has written."""
+
+    def hold(self, rows: Sequence[HistoryRow]) -> None:
+        """Have the file hold these rows, the newest behind the others where these are there. A failure is logged."""
+        if self._directory is None:
+            return
+        before, metrics = rows[:-1], metrics_of(rows)
+        try:
+            if before and before == self._rows and metrics == metrics_of(before):
+                with (self._directory / HISTORY).open("a") as lines:
+                    lines.write(text_of(rows[-1:], metrics))
+            else:
+                write_history(self._directory, rows)
+            self._rows = rows
+        except (OSError, StorageError) as cause:
+            _log.warning("the history is not written; it is in the summary at the end", reason=str(cause))
+            self._directory = None
 
 
 def _put_aside(path: Path, summary: Path) -> None:

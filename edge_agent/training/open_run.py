@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.stored_session import StoredSession
@@ -10,7 +11,13 @@ from shared.checkpoint import CheckpointName
 from shared.placement import Deployment, Placement
 
 
-class _Session(Protocol):
+class OpenedSession(Protocol):
+    """The session of an open run."""
+
+    @property
+    def threads(self) -> AgentThreads:
+        """Return the threads of the agent."""
+
     @property
     def stored(self) -> StoredSession:
         """Return the state that outlives the process."""
@@ -113,7 +120,7 @@ class OpenRun(InFlight, Protocol):
     """A run that has its session open."""
 
     @property
-    def session(self) -> _Session:
+    def session(self) -> OpenedSession:
         """Return the session."""
 
     @property

@@ -123,7 +123,8 @@ class Tally:
                 _tried(name, partial(metric.update, *given))
                 if self._most_bytes is not None and (kept := kept + _bytes(metric)) > self._most_bytes:
                     raise ModelError(
-                        f"metric {name!r} would keep more than {self._most_bytes} bytes of samples (server.max_tensor_bytes)"
+                        f"metric {name!r} would keep more than {self._most_bytes} bytes of samples (server.max_tensor_bytes, "
+                        "and a sixteenth of server.max_session_bytes)"
                     )
 
     def values(self) -> list[float]:

@@ -177,7 +177,7 @@ def use_the_commands(edge):
     assert agent("release") == "pinned: nothing\n"
     assert agent("checkpoint") == f"every worker has a checkpoint before step {status['step']}\n"
     assert status["sessionId"] in agent("sessions").replace("\n", "")
-    assert edge("GetHistory") == {}
+    assert edge("GetHistory") == json.loads(agent("history", "--json")) == {}
     assert agent("log-level", "info") == "the log level is info\n"
     with pytest.raises(RefusedError, match="no decision engine runs"):
         agent("planner", "fixed")

@@ -130,6 +130,8 @@ async def test_rows_are_in_the_file_as_the_run_goes(tmp_path, expected):
 
         def on_progress(now):
             if now.steps in (23, 46):
+                while not (tmp_path / HISTORY).exists() or len(read_history(tmp_path)) < len(now.history):
+                    pass  # another thread writes it
                 seen[now.steps] = read_history(tmp_path)
 
         await run_training(config, Listening(on_progress), result_writer(config))

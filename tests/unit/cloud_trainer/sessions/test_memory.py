@@ -48,6 +48,20 @@ def test_labels_count_with_every_batch_in_flight_and_the_largest_count(memory):
     assert memory.max_staleness(Batches(1, SMALL)) == ROOM // 40 - 1, "what was refused is not held"
 
 
+def test_what_metrics_keep_counts_in_an_evaluation_alone():
+    limits = Limits(tensor_bytes=1 << 20, staleness=64, session_bytes=MODEL + ROOM)
+    assert limits.metric_bytes == (MODEL + ROOM) // 16
+    judging = SessionMemory(limits, MODEL, [STATE // 4] * 4, metric_bytes=limits.metric_bytes)
+    judging.check(uses(ROOM // LARGE, LARGE))
+    evaluated = Uses(Batches(0, 0), Batches(1, ROOM - limits.metric_bytes))
+    judging.check(evaluated)
+    judging.begin_upload(STATE, evaluated)
+    with pytest.raises(StatusError, match="room for 0"):
+        judging.begin_upload(1, evaluated)
+    with pytest.raises(StatusError, match=r"server\.max_session_bytes"):
+        judging.check(Uses(Batches(0, 0), Batches(1, ROOM - limits.metric_bytes + 1)))
+
+
 def test_a_change_to_larger_batches_counts_with_these(memory):
     memory.take_labels(10, uses(4, SMALL))
     memory.check(uses(4, SMALL))

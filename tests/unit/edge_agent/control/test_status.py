@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from edge_agent.control.status import history_rows, session_statuses
+from edge_agent.control.status import history_answer, rows_of, session_statuses
 from edge_agent.coordinator import BoundaryReached, ChangeDone, Coordinator, CoordinatorState, StepsDone, TrainersJoined
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.training.events import Activity, CurrentActivity
@@ -63,9 +63,10 @@ def test_a_long_history_is_thinned_evenly_and_ends_with_the_newest_row():
         HistoryRow(step, 1, step, None, 0.5, None, 0.1, 2, 0, 32, 1.0, 1, 1, 1.0, {"top5": 0.5})
         for step in range(1, 1203)
     ]
-    shown = [row.step for row in history_rows(rows)]
+    shown = [row.step for row in history_answer(rows).rows]
     assert (shown[-1], len(shown) <= 500, {b - a for a, b in pairwise(shown)}) == (1202, True, {3})
-    assert [row.step for row in history_rows(rows[:500])] == list(range(1, 501))
-    assert history_rows([]) == []
-    (first,) = history_rows(rows[:1])
+    assert [row.step for row in history_answer(rows[:500]).rows] == list(range(1, 501))
+    assert not history_answer([]).rows
+    (first,) = history_answer(rows[:1]).rows
+    assert rows_of(history_answer(rows[:500])) == rows[:500]
     assert (first.HasField("train_loss"), first.test_loss, dict(first.metrics)) == (False, 0.5, {"top5": 0.5})

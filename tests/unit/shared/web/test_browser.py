@@ -12,6 +12,7 @@ from tests.support.chromium import Chromium
 pytestmark = pytest.mark.slow
 SCRIPT = "<img src=x onerror=document.title='read'><script>document.title='read'</script>"
 TEXT = "document.body.textContent"
+CURVE = "document.getElementById('curve').textContent"
 
 
 class Told(NothingBehind):
@@ -29,6 +30,7 @@ class Told(NothingBehind):
             total_steps=300,
             deployment=pb.DeploymentStatus(edge_blocks=2, blocks=9, codec=SCRIPT, bits=8, staleness_limit=3),
             loss=2.2909095287323,
+            metrics={SCRIPT: 0.3214},
             workers=workers,
             links=[
                 pb.LinkStatus(sender="edge", receiver=SCRIPT, bits_per_second=12.5e6),
@@ -79,10 +81,16 @@ def look_at_it(browser, url, folder):
             "not known yet",
             "2.10 ms a step",
             "2.291",
+            "0.3214",
             "3, staleness 0",
             "8 bits",
         ):
             assert part in shown, part
+        assert "accuracy 0.5" in browser.tells(CURVE)
+        browser.tells(
+            "(one => { one.selectedIndex = 1; one.dispatchEvent(new Event('change')); })(document.getElementById('figure'))"
+        )
+        assert browser.tells(CURVE).startswith("0.125")
         browser.picture(folder / f"{width}-{dark}.png")
     grounds = [browser.tells("getComputedStyle(document.body).backgroundColor")]
     browser.shows(1280, 900)

@@ -169,7 +169,7 @@ def test_a_metric_that_is_not_allowed_is_refused():
 
 def test_one_that_keeps_more_of_the_samples_than_is_given_is_ended():
     of = metrics(f"{OWN}:Spread", most_bytes=24)
-    with pytest.raises(ModelError, match=r"would keep more than 24 bytes of samples \(server.max_tensor_bytes\)"):
+    with pytest.raises(ModelError, match=r"would keep more than 24 bytes of samples \(server.max_tensor_bytes, and"):
         counted(of, [drawn("top1")] * 4)
 
 
