@@ -10,7 +10,7 @@ from edge_agent.improvement_config import EarlyStopConfig, FollowedFigure
 from shared.config import Section
 from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precisions
 from shared.registry.metrics import MOST_METRICS, check_distinct
-from shared.training.recipe import ScheduleConfig
+from shared.training.recipe import Mean, ScheduleConfig
 
 
 class StartFromConfig(Section):
@@ -53,10 +53,13 @@ class TrainingConfig(Section):
     With "fp16" the loss is scaled as by torch's GradScaler, and where a gradient overflows, the update is skipped. A table has
     one for each worker, as { edge = "fp32", gpu = "bf16" }; a worker that it does not name has "fp32"."""
     accumulate_batches: PositiveInt = 1
-    """Batches of one update: it goes by the mean of their losses, as that of one larger batch would where all batches have as
-    many labels that count. Each batch counts alike, also one in which a loss leaves more labels out. Steps, K and schedules
-    count batches; an update has the learning rate of its last one. Batches at the end that make no whole update are left
-    out."""
+    """Batches of one update, which goes by the mean that `mean` says. Steps, K and schedules count batches; an update has the
+    learning rate of its last one. Batches at the end that make no whole update are left out."""
+    mean: Mean = "batch"
+    """Unit that counts alike in an update: "batch", each of its batches, as in a loop that divides by their number; "token",
+    each label that the loss does not leave out, so that the gradient is that of one larger batch, as Transformers has it. For
+    "token" the batches of an update are read before its first one begins. A loss of your own has to take `reduction="sum"`;
+    its first tensor of labels is counted, without those that are -100."""
     checkpoint_activations: bool = False
     """Keep only the inputs of each block for its backward, which computes the block's forward again: less memory for more
     computing, with the same results."""

@@ -48,6 +48,8 @@ class Agreement(NamedTuple):
             raise ConfigError(
                 "training.accumulate_batches is more than 1; a group updates after each batch of its members"
             )
+        if recipe.mean != "batch":
+            raise ConfigError(f'training.mean is "{recipe.mean}"; a group weighs its members by their samples')
         blocks = tuple(block for block in changing if placement.owner(block) == request.worker)
         if recipe.model_clip_norm is not None and len(blocks) < len(changing):
             raise ConfigError(

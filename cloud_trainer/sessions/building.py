@@ -21,7 +21,7 @@ from shared.model.inputs import InputSpecs
 from shared.model.spec import TensorSpec
 from shared.tensor_wire import torch_dtype
 from shared.training import block_state
-from shared.training.losses import LossHead
+from shared.training.losses import LossHead, check_counted
 from shared.training.metrics import Metrics, load_metrics
 from shared.training.optimizers import check_optimizer, update_memory
 from shared.training.precision import check_weights, computing, with_types
@@ -78,6 +78,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     """
     recipe = _recipe_of(request)
     head = LossHead(recipe.loss, allowed)
+    check_counted(recipe, allowed)
     check_schedule(recipe, allowed)
     check_optimizer(recipe.optimizer, allowed)
     metrics = load_metrics(recipe, allowed, limits.metric_bytes, limits.of_a_build)

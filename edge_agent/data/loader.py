@@ -7,7 +7,7 @@ read.
 from collections import deque
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 
@@ -20,7 +20,8 @@ from shared.errors import DataError
 from shared.model.features import Features
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import derive_seed
-from shared.training.losses import BatchLabels, label_tensors
+from shared.training.losses import BatchLabels, counts_of, label_tensors
+from shared.training.recipe import Recipe
 
 AT_ONCE_BYTES = 1 << 20
 """Largest batch that is copied in less time than a thread takes to wake."""
@@ -50,6 +51,8 @@ class Batch:
     numbers: Tensor | None = None
     """Numbers of all samples of the step, int32 [B], also where some are left out; see `BatchLoader.lacking`. None in an
     evaluation."""
+    counts: Tensor | None = None
+    """Counts of the labels; see `BatchLoader.counted`."""
 
     @property
     def samples(self) -> int:
@@ -128,6 +131,23 @@ class BatchLoader:
                 else:
                     assert self._nothing is not None, "the batch of the first step has all its samples"
                     yield Batch(step, *self._nothing, numbers.popleft())
+
+    def counted(self, start_step: int, stop_step: int, recipe: Recipe) -> Generator[Batch]:
+        """Read the batches of the same steps with the counts of their labels: each update is read as a whole, ahead.
+
+        See `iterate`; raises DataError too for a label that is no class.
+        """
+        update: list[Batch] = []
+        begin, end = recipe.first_of_update(start_step), recipe.boundary_from(stop_step)
+        with closing(self.iterate(begin, end)) as batches:
+            for batch in batches:
+                update.append(batch)
+                if recipe.updates_after(batch.step):
+                    counts = counts_of(recipe.loss, [each.labels for each in update])
+                    for each, of_batch in zip(update, counts, strict=True):
+                        if start_step <= each.step < stop_step:
+                            yield replace(each, counts=of_batch)
+                    update.clear()
 
     def close(self) -> None:
         """End the worker processes."""

@@ -136,7 +136,7 @@ class Prefetcher:
                 batch = next(self._source, None)
                 if batch is not None:
                     labels = tuple(map(narrowed, label_tensors(batch.labels)))
-                    self._ready.append(Samples(batch.samples, batch.features, labels, batch.numbers))
+                    self._ready.append(Samples(batch.samples, batch.features, labels, batch.numbers, batch.counts))
                     return
             except Exception as failure:
                 self._loop.call_soon_threadsafe(self._fail, failure)

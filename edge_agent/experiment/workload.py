@@ -22,7 +22,7 @@ from shared.model.features import FeatureSpecs, specs_of
 from shared.model.inputs import Inputs, InputSpecs, with_length
 from shared.model.spec import TensorSpec
 from shared.training import block_state
-from shared.training.losses import check_label_count, check_labels, label_tensors, narrowed
+from shared.training.losses import check_counted, check_label_count, check_labels, label_tensors, narrowed
 from shared.training.optimizers import Grouping, check_optimizer
 from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Changes, Recipe
@@ -71,6 +71,7 @@ class Workload:
             seed=training.seed,
             precision=training.precision,
             accumulate_batches=training.accumulate_batches,
+            mean=training.mean,
             staleness_correction=config.deployment.staleness_correction,
             checkpoint_activations=training.checkpoint_activations,
             label_tensors=len(label_tensors(first.labels)),
@@ -85,6 +86,7 @@ class Workload:
             steps_per_epoch=self.loader.steps_per_epoch,
             total_steps=schedule_steps or total_steps,
         )
+        check_counted(self.recipe, None)
         check_schedule(self.recipe, None)
         check_optimizer(self.recipe.optimizer, None)
         firsts = {"data.train": first}

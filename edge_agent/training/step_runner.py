@@ -1,7 +1,9 @@
 """Stretches of steps: batches go to this device's worker, and each stretch ends with nothing in flight anywhere."""
 
 import asyncio
+from collections.abc import Generator
 
+from edge_agent.data import Batch, BatchLoader
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
@@ -38,11 +40,17 @@ class StepRunner:
     def batches_from(self, step: int, stop_step: int) -> Prefetcher:
         """Return the batches of these steps, fetched ahead."""
         loader, thread = self._session.experiment.loader, self._session.threads.reading
-        window = self._worker.executor.window
-        recalls = window.plan.recalls
-        source = loader.lacking(step, stop_step, window.first) if recalls else loader.iterate(step, stop_step)
+        source = self._read(loader, step, stop_step)
         self._batches = Prefetcher(source, thread, self._worker.executor.note_ready, loader.reading)
         return self._batches
+
+    def _read(self, loader: BatchLoader, step: int, stop_step: int) -> Generator[Batch]:
+        window = self._worker.executor.window
+        if window.plan.recalls:
+            return loader.lacking(step, stop_step, window.first)
+        if window.plan.counts_labels:
+            return loader.counted(step, stop_step, self._session.experiment.recipe)
+        return loader.iterate(step, stop_step)
 
     async def do(self, links: Links, batches: Prefetcher, stop_step: int) -> None:
         """Do the steps before `stop_step`, which is a boundary, or fewer if one is requested. On return, nothing is in flight.

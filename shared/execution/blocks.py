@@ -110,6 +110,7 @@ class PlacedBlocks:
         labels: Features,
         share: float,
         scale: float | None = None,
+        counts: Tensor | None = None,
     ) -> tuple[BatchLoss, Gradients]:
         """The stage that ends with the model: forward, loss and backward in one graph; see `loss` and `backward`.
 
@@ -119,7 +120,7 @@ class PlacedBlocks:
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
         outputs = features_of(graph.outputs)
         with self._computing_loss(outputs, labels):
-            computed = self._head.compute(outputs, labels, share, self.held.recipe.accumulate_batches, scale)
+            computed = self._head.compute(outputs, labels, share, self.held.recipe.accumulate_batches, scale, counts)
         at_inputs = stage.backward_from(graph, computed.root)
         self._notice(at_inputs, input_gradient)
         return computed.read(), at_inputs
@@ -129,12 +130,17 @@ class PlacedBlocks:
         return self.held.take_gradients(tile.blocks)
 
     def loss(
-        self, outputs: Features, labels: Features, share: float, scale: float | None = None
+        self,
+        outputs: Features,
+        labels: Features,
+        share: float,
+        scale: float | None = None,
+        counts: Tensor | None = None,
     ) -> tuple[BatchLoss, Gradients]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
         labels = tuple(map(widened, labels))
         with self._computing_loss(outputs, labels):
-            return self._head.gradient(outputs, labels, share, self.held.recipe.accumulate_batches, scale)
+            return self._head.gradient(outputs, labels, share, self.held.recipe.accumulate_batches, scale, counts)
 
     def evaluate(self, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage in evaluation mode."""

@@ -7,10 +7,11 @@ Given the order in which the workers of a real run have computed, this session e
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import count, permutations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from shared.errors import DifferentError
 from shared.execution.blocks import Method, PlacedBlocks
@@ -40,11 +41,13 @@ from shared.registry import codec_spec
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.loss_scale import LossScale
-from shared.training.losses import BatchLabels, BatchLoss, label_tensors, whole_loss
+from shared.training.losses import BatchLabels, BatchLoss, counts_of, label_tensors, whole_loss
 from shared.training.recipe import Recipe
 
 Batch = tuple[Inputs, BatchLabels]
 """Inputs and labels."""
+CountedBatch = tuple[Inputs, BatchLabels, Tensor | None]
+"""The same, and the counts of its labels where the loss goes by them."""
 
 
 class Turn(NamedTuple):
@@ -69,12 +72,12 @@ class _Entry:
 class _Waiting:
     """The batches that some worker with samples has not got yet."""
 
-    def __init__(self, batches: Iterator[Batch], first_step: int) -> None:
+    def __init__(self, batches: Iterator[CountedBatch], first_step: int) -> None:
         self._batches = batches
         self._next = first_step
-        self._kept: dict[int, Batch] = {}
+        self._kept: dict[int, CountedBatch] = {}
 
-    def at(self, step: int) -> Batch | None:
+    def at(self, step: int) -> CountedBatch | None:
         """Return the batch of a step; None after the last one."""
         while self._next <= step and (batch := next(self._batches, None)) is not None:
             self._kept[self._next] = batch
@@ -111,7 +114,7 @@ class InProcessSession:
             name: HeldBlocks(chains[name], recipe, device, held_blocks(placement, name), recipe.precision_of(name))
             for name in placement.workers
         }
-        self._batches = recipe.accumulate_batches
+        self._recipe, self._batches = recipe, recipe.accumulate_batches
         self._losses: dict[int, list[BatchLoss]] = {}
         self._residuals = {name: Residuals() for name in placement.workers}
         self._place(placement)
@@ -155,11 +158,12 @@ class InProcessSession:
     def training(self, first_step: int, stop_step: int, batches: Iterator[Batch]) -> Iterator[None]:
         """Do the same steps as `train`, and yield wherever others of a group have to go on first."""
         under_way: deque[int] = deque()
+        counted = self._counted(first_step, batches)
         _move(self._windows, first_step)
         for step in range(first_step, stop_step):
             if len(under_way) > self._placement.staleness:
                 yield from self._ending(under_way.popleft())
-            self._feed(step, next(batches))
+            self._feed(step, next(counted))
             self._begin(step)
             under_way.append(step)
             self._pump(self._may_end(None))
@@ -196,12 +200,12 @@ class InProcessSession:
         """Run steps in the order of a real run's named workers. The others compute arrivals in their order."""
         turns = list(turns)
         named = {turn.worker for turn in turns}
-        _move(self._windows, min(turn.step for turn in turns))
-        begun = set[int]()
+        _move(self._windows, first_step := min(turn.step for turn in turns))
+        counted, begun = self._counted(first_step, batches), set[int]()
         for turn in turns:
             if turn.step not in begun:
                 begun.add(turn.step)
-                self._feed(turn.step, next(batches))
+                self._feed(turn.step, next(counted))
                 self._begin(turn.step)
             work = self._work(turn.worker, turn.step, turn.segment)
             assert work is not None, f"{turn} comes before what it needs"
@@ -226,7 +230,7 @@ class InProcessSession:
         next_steps = {worker: [first_step] * len(steps.needs) for worker, steps in self._steps.items()}
         _move(self._windows, first_step)
         entries = [_Entry(name, first_step, first_step) for name in self._sources]
-        waiting, went_on = _Waiting(batches, first_step), True
+        waiting, went_on = _Waiting(self._counted(first_step, batches), first_step), True
         while went_on:
             went_on = False
             for worker, order in left.items():
@@ -292,11 +296,11 @@ class InProcessSession:
             entry.begun += 1
             latest = window.cleared + window.ahead
 
-    def _feed(self, step: int, batch: Batch) -> None:
+    def _feed(self, step: int, batch: CountedBatch) -> None:
         for worker in self._sources:
             self._feed_at(worker, step, batch)
 
-    def _feed_at(self, worker: str, step: int, batch: Batch) -> None:
+    def _feed_at(self, worker: str, step: int, batch: CountedBatch) -> None:
         self._losses.setdefault(step, [])
         for one in self._fed(self._steps[worker], step, *batch):
             self._deliver(one)
@@ -309,12 +313,33 @@ class InProcessSession:
         for one in self._steps[worker].begin(step):
             self._deliver(one)
 
-    def _fed(self, steps: StepScheduler, step: int, inputs: Inputs, labels: BatchLabels) -> list[Parcel]:
+    def _counted(self, first_step: int, batches: Iterator[Batch]) -> Iterator[CountedBatch]:
+        """The same batches with the counts of their labels, where the loss goes by them; each update is read ahead.
+
+        Of an update that these batches do not end, those count that are here.
+        """
+        if not self._model.counts_labels:
+            yield from ((*batch, None) for batch in batches)
+            return
+        update: list[Batch] = []
+        for step in count(first_step):
+            if (batch := next(batches, None)) is not None:
+                update.append(batch)
+            if batch is None or self._recipe.updates_after(step):
+                counts = counts_of(self._recipe.loss, [labels for _, labels in update])
+                yield from ((*each, of_batch) for each, of_batch in zip(update, counts, strict=True))
+                update.clear()
+            if batch is None:
+                return
+
+    def _fed(
+        self, steps: StepScheduler, step: int, inputs: Inputs, labels: BatchLabels, counts: Tensor | None = None
+    ) -> list[Parcel]:
         features, told = features_of_inputs(inputs), label_tensors(labels)
         samples = len(told[0])
         rows = self._sources[steps.worker].scaled(samples, self._placement.batch_size)
         own, own_labels = (tuple(rows_of(one, rows) for one in each) for each in (features, told))
-        return steps.feed(step, samples, own, own_labels)
+        return steps.feed(step, samples, own, own_labels, counts=counts)
 
     def _pump(self, may_do: Callable[[str, Work], bool]) -> None:
         """Do all that can be done and may be."""

@@ -33,6 +33,7 @@ def facts_of(chain: Chain, recipe: Recipe | None = None, *, merged: bool = False
         scaled=recipe.is_scaled,
         precisions=recipe.precisions,
         label_tensors=recipe.label_tensors,
+        counts_labels=recipe.mean == "token",
         samples_ahead=recipe.samples_ahead,
         recalls=recipe.recalls,
         sends_changes=recipe.changes is not None,

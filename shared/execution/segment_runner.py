@@ -113,6 +113,8 @@ class SegmentRunner:
                 for slot in crossing.slots:
                     state.tensors.add_gradient(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
             case Cargo.LABEL:
+                if self._plan.counts_labels:
+                    load, state.counts = load[:-1], load[-1]
                 state.labels.append(tuple(Piece(rows, one) for one in load))
             case Cargo.NORMS if load[0] is not None:
                 state.norms |= self._blocks.clipping.parted(crossing.slots, load[0])
@@ -163,7 +165,7 @@ class SegmentRunner:
     def _learn(self, state: StepInFlight, stage: Tile, rows: Rows) -> None:
         inputs, labels = state.tensors.inputs(stage, rows), self._labels(state, rows)
         share = rows.count / state.samples
-        state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share, state.scale)
+        state.loss, at_inputs = self._blocks.learn(state.step, stage, inputs, labels, share, state.scale, state.counts)
         self._add_input_gradients(state, stage, rows, at_inputs)
 
     def _judge(self, state: StepInFlight, whole: Rows) -> None:
@@ -173,7 +175,8 @@ class SegmentRunner:
 
     def _compute_loss(self, state: StepInFlight, rows: Rows) -> None:
         outputs, labels = state.tensors.outputs(rows), self._labels(state, rows)
-        state.loss, gradients = self._blocks.loss(outputs, labels, rows.count / state.samples, state.scale)
+        share = rows.count / state.samples
+        state.loss, gradients = self._blocks.loss(outputs, labels, share, state.scale, state.counts)
         last = self._plan.placement.blocks
         state.tensors.add_gradient(last, last, 0, Piece(rows, gradients[0]))
 
@@ -213,6 +216,8 @@ class SegmentRunner:
                 labels = (
                     self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
                 )
+                if self._plan.counts_labels:
+                    return (*labels, state.counts)
                 return (*labels, state.numbers) if self._plan.recalls else labels
             case Cargo.ERROR_GRADIENT:
                 if not rows.count:

@@ -52,6 +52,8 @@ class StepInFlight:
     """Loads that have come, by the segment that needs them and by their place."""
     labels: list[tuple[Piece, ...]] = field(default_factory=list)
     """Labels that have come, each a piece a tensor."""
+    counts: Tensor | None = None
+    """Counts of the batch's labels, where the loss goes by them; see `COUNTS`."""
     numbers: Tensor | None = None
     """Numbers of all samples of the batch, int32, where they enter and are kept or recalled by number."""
     fresh: dict[Cargo, Slots] = field(default_factory=dict)

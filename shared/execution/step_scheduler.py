@@ -111,13 +111,19 @@ class StepScheduler:
         return tuple(self._steps)
 
     def feed(
-        self, step: int, samples: int, inputs: Slots, labels: Features, numbers: Tensor | None = None
+        self,
+        step: int,
+        samples: int,
+        inputs: Slots,
+        labels: Features,
+        numbers: Tensor | None = None,
+        counts: Tensor | None = None,
     ) -> list[Parcel]:
         """Take this worker's samples of a batch, which begins later. Returns the sends that may go before it begins.
 
         samples: of the whole batch. inputs, labels: the rows of this worker's source. Where features are recalled, these are of
-        the samples whose feature was not sent, and numbers are those of all samples. Raises DataError for labels of another
-        number of tensors than in the first batch.
+        the samples whose feature was not sent, and numbers are those of all samples. counts: of the labels of the batch, where
+        the loss goes by them. Raises DataError for labels of another number of tensors than in the first batch.
         """
         assert self._source is not None, "batches begin where samples are"
         if len(labels) != (expected := self._window.plan.model.label_tensors):
@@ -128,7 +134,7 @@ class StepScheduler:
         self._window.feed(step)
         state = self._state(step, samples)
         # Again, because what the trainer sends of a step may be here before its samples.
-        state.samples, state.numbers = samples, numbers
+        state.samples, state.numbers, state.counts = samples, numbers, counts
         state.batch_samples = samples if numbers is None else len(numbers)
         self._runner.add_samples(state, self._source, inputs, labels)
         return self._runner.sent(state, self._sent_ahead)

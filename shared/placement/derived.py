@@ -320,13 +320,13 @@ def flow_of(placement: Placement, model: ModelFacts, *, training: bool) -> Flow:
     forward = crossings(placement, model)
     if not training:
         return Flow(forward, (), ())
-    if model.recalls:
-        forward = tuple(_with_numbers(one) if one.cargo is Cargo.LABEL else one for one in forward)
+    if model.recalls or model.counts_labels:
+        forward = tuple(_with_one_more(one) if one.cargo is Cargo.LABEL else one for one in forward)
     return Flow(forward, gradient_crossings(placement, model), weight_crossings(placement, model))
 
 
-def _with_numbers(labels: Crossing) -> Crossing:
-    """The same labels and, in one slot more, the numbers of the samples of the batch."""
+def _with_one_more(labels: Crossing) -> Crossing:
+    """The same labels and, in one slot more, the numbers of the samples of the batch, or the counts of its labels."""
     return replace(labels, slots=(*labels.slots, len(labels.slots)))
 
 

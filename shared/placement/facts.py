@@ -68,6 +68,8 @@ class ModelFacts:
     """True if a group of devices trains the model: owners give their gradients to the group, which updates and clips."""
     label_tensors: int = 1
     """Number of tensors that the labels of a batch are."""
+    counts_labels: bool = False
+    """True if labels cross with the counts of those by which the loss of an update is divided."""
     samples_ahead: int = 0
     """Steps whose samples and labels may leave before K lets them begin."""
     recalls: bool = False

@@ -83,6 +83,11 @@ class StepPlan:
         return self.training and self.model.recalls
 
     @property
+    def counts_labels(self) -> bool:
+        """Tell whether labels cross with their counts."""
+        return self.training and self.model.counts_labels
+
+    @property
     def sends_changes(self) -> bool:
         """Tell whether both ends keep features, so that what has changed of them crosses."""
         return self.training and self.model.sends_changes

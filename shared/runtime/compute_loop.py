@@ -42,6 +42,8 @@ class Samples(NamedTuple):
     labels: Features
     numbers: Tensor | None = None
     """Numbers of all samples of the batch, int32. Where features are recalled, those whose feature was sent are not here."""
+    counts: Tensor | None = None
+    """Counts of the labels of the batch, where the loss goes by them."""
 
 
 class BatchSource(Protocol):
@@ -311,7 +313,7 @@ class ComputeLoop:
             ):  # since it was read; it stays ready
                 return False
             step, batch = self._window.fed, source.take()
-            outgoing = self._scheduler.feed(step, batch.whole, batch.inputs, batch.labels, batch.numbers)
+            outgoing = self._scheduler.feed(step, *batch)
         if self._record is not None:
             self._record.note(step, "samples", (*batch.inputs, *batch.labels))
         if outgoing:

@@ -27,6 +27,7 @@ from shared.runtime.form import Form, decoded_slots
 from shared.training.clipping import check_coefficient, check_norms, count_of
 from shared.training.kept_features import KeptFeatures
 from shared.training.loss_scale import check_scale
+from shared.training.losses import COUNTS
 from shared.training.recipe import Recipe
 
 
@@ -144,18 +145,23 @@ class LabelForm(Form):
         check_labels: Callable[[TensorSpec], None],
         *,
         recalls: bool = False,
+        counts: bool = False,
     ) -> None:
         """check_labels: refuses labels that the loss cannot take; raises an IsthmusError.
 
         recalls: True where labels of samples that are kept are left out, and the last slot has the numbers of all samples.
+        counts: True where the last slot has the counts of the labels; not with recalls.
         """
         super().__init__(crossing, placement, dict.fromkeys(crossing.slots, "raw"))
         self._check_labels = check_labels
         self._recalls = recalls
+        self._counts = counts
 
     def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
         """See `Form.expected`."""
         rows = self._rows(samples)
+        if self._counts and slot == self.slots[-1]:
+            return ExpectedTensor(self.key(step, slot), self.version, "raw", COUNTS)
         if self._recalls and slot == self.slots[-1]:
             return ExpectedTensor(self.key(step, slot), self.version, "raw", TensorSpec((rows,), torch.int32))
 
@@ -169,6 +175,8 @@ class LabelForm(Form):
     def decode(self, encoded: EncodedSlots) -> Load:
         """See `Form.decode`."""
         values = decoded_slots(encoded)
+        if self._counts and not bool(values[self.slots[-1]].isfinite().all()):
+            raise ProtocolError("the counts of labels that came are no finite numbers")
         return tuple(values[slot] for slot in self.slots)
 
     def worst_bytes(self, *, kept: bool) -> int:  # noqa: ARG002 - only weights are kept
@@ -251,7 +259,10 @@ class Forms:
                 recalls = self._recalls
                 return FeatureForm(crossing, placement, codecs, chain, self._types, recalls=recalls, changes=changes)
             case Cargo.LABEL:
-                return LabelForm(crossing, placement, self._check_labels, recalls=self._recalls)
+                counts = (
+                    self._recipe.mean == "token" and len(crossing.slots) > self._recipe.label_tensors
+                )  # not to evaluate
+                return LabelForm(crossing, placement, self._check_labels, recalls=self._recalls, counts=counts)
             case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
                 return BlockForm(crossing, placement, self._entries_of(crossing), codec, self._residuals)
         return NumbersForm(crossing, placement, chain, self._recipe)

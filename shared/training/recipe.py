@@ -28,6 +28,8 @@ _SCHEDULE_KEYS = {
     },
 }
 _FUNCTION = "package.module:function"
+Mean = Literal["batch", "token"]
+"""Choice of what counts alike in the loss of an update."""
 
 
 class ScheduleConfig(Section):
@@ -122,6 +124,8 @@ class Recipe(Section):
     """Precision of forward passes and of the loss, of all workers or by worker."""
     accumulate_batches: PositiveInt = 1
     """Batches of one update: its gradient is that of the mean of their losses. Steps and schedules go on counting batches."""
+    mean: Mean = "batch"
+    """Choice of what counts alike in an update: each batch, or each label that the loss does not leave out."""
     staleness_correction: StalenessCorrection = "none"
     """Treatment of the updates that come between the forward of a batch and its own."""
     checkpoint_activations: bool = False
@@ -157,6 +161,12 @@ class Recipe(Section):
                 f'features are recalled, and frozen_mode is "{self.frozen_mode}"; only blocks that are frozen with "eval" '
                 "make the same feature in every epoch"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _labels_are_read_where_they_are_counted(self) -> Self:
+        if self.recalls and self.mean == "token":
+            raise ValueError('features are recalled, so no labels are read to count; set training.mean = "batch"')
         return self
 
     @model_validator(mode="after")

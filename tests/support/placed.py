@@ -4,7 +4,8 @@ import copy
 import random
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from shared.model.random_state import random_state
 from shared.placement import BlockSlice, Placement, StepPlan, Tile, Window, held_blocks
 from shared.registry import LossConfig, Precision, Precisions
 from shared.registry.optimizers import OptimizerGroup
-from shared.training.held_blocks import BlockGradients, HeldBlocks
+from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import BatchLabels, BatchLoss, LossHead, label_tensors
 from shared.training.precision import computing
 from shared.training.recipe import OptimizerConfig, Recipe, ScheduleConfig
@@ -77,6 +78,7 @@ def recipe(
     accumulate_batches: int = 1,
     clip: str = "block",
     samples_ahead: int = 0,
+    mean: str = "batch",
 ) -> Recipe:
     return Recipe(
         optimizer=OptimizerConfig(name=optimizer, learning_rate=0.05, clip_norm=clip_norm, clip=clip, groups=GROUPS),
@@ -87,6 +89,7 @@ def recipe(
         checkpoint_activations=checkpoint_activations,
         accumulate_batches=accumulate_batches,
         samples_ahead=samples_ahead,
+        mean=mean,
         steps_per_epoch=10,
         total_steps=30,
     )
@@ -135,12 +138,10 @@ class WatchedBlocks(PlacedBlocks):
         self._note(step, tile, inputs)
         return super().forward(step, tile, inputs)
 
-    def learn(
-        self, step: int, tile: Tile, inputs: Features, labels: Tensor, share: float, scale: float | None = None
-    ) -> tuple[BatchLoss, Gradients]:
+    def learn(self, step: int, tile: Tile, inputs: Features, *more: Any) -> tuple[BatchLoss, Gradients]:
         """See `PlacedBlocks`."""
         self._note(step, tile, inputs)
-        return super().learn(step, tile, inputs, labels, share, scale)
+        return super().learn(step, tile, inputs, *more)
 
     def _note(self, step: int, tile: Tile, inputs: Features) -> None:
         self.staleness += [
@@ -150,18 +151,12 @@ class WatchedBlocks(PlacedBlocks):
         self.most_inputs_kept = max(self.most_inputs_kept, len(self._inputs))
         self._inputs += [weakref.ref(tensor) for tensor in inputs if tensor is not None]
 
-    def update(
-        self,
-        step: int,
-        blocks: Sequence[int],
-        taken: Mapping[int, BlockGradients],
-        coefficient: Tensor | None = None,
-    ) -> None:
+    def update(self, step: int, blocks: Sequence[int], *more: Any) -> None:
         """See `PlacedBlocks`."""
         for block in blocks:
             assert step == self._updated[block] + 1, "each step once, in their order"
             self._updated[block] = step
-        super().update(step, blocks, taken, coefficient)
+        super().update(step, blocks, *more)
 
     def take_weights(self, one: BlockSlice, received: BlockPart) -> None:
         """See `PlacedBlocks`."""

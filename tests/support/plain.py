@@ -112,6 +112,7 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         seed=training.seed,
         precision=training.precision,
         accumulate_batches=training.accumulate_batches,
+        mean=training.mean,
         steps_per_epoch=loader.steps_per_epoch,
         total_steps=total,
     )
@@ -160,7 +161,7 @@ def plain_loop(
     if recipe.optimizer.clip == "model":
         clipped = [list(module.parameters())]
     scaler = plain_scaler(recipe)
-    for step, inputs, labels in batches:
+    for (step, inputs, labels), counted in plain_counts(recipe, batches):
         given = features_of_inputs(inputs)
         with plain_precision(recipe):
             output = (
@@ -168,16 +169,53 @@ def plain_loop(
                 if random
                 else by_place(module, chain.input_names)(*given)
             )
-            loss = plain_loss(recipe.loss, output, labels)
-        scaler.scale(loss / recipe.accumulate_batches).backward()
+            loss = plain_loss(recipe.loss, output, labels, "mean" if counted is None else "sum")
+        scaler.scale(loss / (recipe.accumulate_batches if counted is None else counted.update)).backward()
         plain_update(clipped, optimizer, recipe, step, scaler)
-        done(step, float(loss.detach()))
+        done(step, float(loss.detach() if counted is None else loss.detach() / counted.batch))
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
-def plain_loss(loss: LossConfig, output: Value, labels: Tensor) -> Tensor:
+class PlainCounts(NamedTuple):
+    """The labels that count."""
+
+    batch: float
+    update: float
+    """Labels of all batches of the update."""
+
+
+def plain_counts(
+    recipe: Recipe, batches: Iterable[tuple[int, Inputs, Tensor]]
+) -> Iterator[tuple[tuple[int, Inputs, Tensor], PlainCounts | None]]:
+    """The batches with their counts where the mean is that of tokens: an update is read first, as Transformers does."""
+    update: list[tuple[int, Inputs, Tensor]] = []
+    for batch in batches:
+        if recipe.mean == "batch":
+            yield batch, None
+            continue
+        update.append(batch)
+        if (batch[0] + 1) % recipe.accumulate_batches == 0:
+            counts = [plain_count(recipe.loss, labels) for _, _, labels in update]
+            yield from ((each, PlainCounts(own, sum(counts))) for each, own in zip(update, counts, strict=True))
+            update = []
+    counts = [plain_count(recipe.loss, labels) for _, _, labels in update]
+    yield from ((each, PlainCounts(own, sum(counts))) for each, own in zip(update, counts, strict=True))
+
+
+def plain_count(loss: LossConfig, labels: Tensor) -> float:
+    """The number by which torch divides the sum of a batch's losses."""
+    if labels.is_floating_point():
+        return labels.numel()
+    there = labels[labels != -100]
+    return float(torch.tensor(loss.kwargs["weight"]).double()[there].sum()) if "weight" in loss.kwargs else len(there)
+
+
+def plain_loss(loss: LossConfig, output: Value, labels: Tensor, reduction: str = "mean") -> Tensor:
     """The loss of a batch, as a user writes it; or the user's own."""
-    given = {key: torch.tensor(value) if isinstance(value, list) else value for key, value in loss.kwargs.items()}
+    summing = {} if reduction == "mean" else {"reduction": reduction}
+    given = summing | {
+        key: torch.tensor(value) if isinstance(value, list) else value for key, value in loss.kwargs.items()
+    }
     if ":" in loss.name:
         return resolve_name(loss.name)(output, labels, **given)
     if loss.name == "token_cross_entropy":

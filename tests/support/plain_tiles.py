@@ -17,15 +17,23 @@ from shared.model.chain import Chain
 from shared.model.random_state import random_state
 from shared.placement import Placement, Rows
 from shared.training.recipe import Recipe
-from tests.support.plain import plain_optimizer, plain_precision, plain_scaler, plain_update
+from tests.support.plain import (
+    PlainCounts,
+    plain_counts,
+    plain_optimizer,
+    plain_precision,
+    plain_scaler,
+    plain_update,
+)
 
 
 def plain_tiles_state(config: EdgeConfig) -> dict[str, Tensor]:
     """The state dict after all steps of `config`, its tiles run by one process."""
     experiment = Experiment(config)
     tiles = plain_tiles(experiment.chain, experiment.placement, experiment.recipe)
-    for batch in experiment.loader.iterate(0, experiment.steps):
-        tiles.step(batch.step, batch.inputs, batch.labels)
+    batches = ((batch.step, batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, experiment.steps))
+    for batch, counted in plain_counts(experiment.recipe, batches):
+        tiles.step(*batch, counted)
     return {name: value.clone() for name, value in experiment.chain.module.state_dict().items()}
 
 
@@ -65,7 +73,7 @@ class PlainTiles:
         """Run other tiles from now on."""
         self._placement = placement
 
-    def step(self, step: int, inputs: Tensor, labels: Tensor) -> float:
+    def step(self, step: int, inputs: Tensor, labels: Tensor, counted: PlainCounts | None = None) -> float:
         """Train on one batch; returns its mean loss."""
         samples = len(labels)
         features: Pieces = [(Rows(0, samples), inputs)]
@@ -84,7 +92,7 @@ class PlainTiles:
                     parts.append(part)
             copies.append(parts)
             features = [(part.rows, part.outputs.detach()) for part in parts]
-        loss, gradients = self._loss(features, labels)
+        loss, gradients = self._loss(features, labels, counted)
         for parts in reversed(copies):
             for part in parts:
                 part.backward(_taken_gradient(gradients, part.rows))
@@ -108,17 +116,21 @@ class PlainTiles:
             self.scaler.update()
         return loss
 
-    def _loss(self, outputs: "Pieces", labels: Tensor) -> tuple[float, "Gradients"]:
+    def _loss(self, outputs: "Pieces", labels: Tensor, counted: PlainCounts | None) -> tuple[float, "Gradients"]:
         """The mean loss, and its gradient at each piece of the output."""
         total, gradients = 0.0, []
         for rows, output in outputs:
             leaf = output.requires_grad_()
             with self._computing():
-                loss = nn.functional.cross_entropy(leaf, labels[rows.begin : rows.end].clone()) * (
-                    rows.count / len(labels)
-                )
-            (gradient,) = torch.autograd.grad(self.scaler.scale(loss / self._recipe.accumulate_batches), leaf)
-            total += float(loss.detach())
+                own = labels[rows.begin : rows.end].clone()
+                if counted is None:
+                    loss = nn.functional.cross_entropy(leaf, own) * (rows.count / len(labels))
+                    root = loss / self._recipe.accumulate_batches
+                else:
+                    loss = nn.functional.cross_entropy(leaf, own, reduction="sum")
+                    root = loss / counted.update
+            (gradient,) = torch.autograd.grad(self.scaler.scale(root), leaf)
+            total += float(loss.detach()) / (1 if counted is None else counted.batch)
             gradients.append((rows, gradient))
         return total, gradients
 

@@ -66,6 +66,14 @@ class Pictures(FlatDigits):
         return self._digits[index]
 
 
+class PartlyLabelled(FlatDigits):
+    """The digits as they are, of which some have no label: of the first samples fewer than of the last."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = self._digits[index]
+        return image, -100 if index * index % len(self) > index else label
+
+
 class MarkedDigits(FlatDigits):
     """The digits as they are, whose labels are the digit, and the share of its light in each quarter."""
 

@@ -1,5 +1,6 @@
 """The loss at the end of the chain: its value for a batch, and the labels that it accepts."""
 
+from shared.training.losses.counting import COUNTS, check_counted, counts_of
 from shared.training.losses.head import BatchLoss, LossHead, whole_loss
 from shared.training.losses.labels import (
     BatchLabels,
@@ -12,12 +13,15 @@ from shared.training.losses.labels import (
 )
 
 __all__ = [
+    "COUNTS",
     "BatchLabels",
     "BatchLoss",
     "LossHead",
+    "check_counted",
     "check_label_count",
     "check_label_shape",
     "check_labels",
+    "counts_of",
     "label_tensors",
     "narrowed",
     "whole_loss",

@@ -85,13 +85,15 @@ class LossHead:
         share: float = 1.0,
         batches: int = 1,
         scale: float | None = None,
+        counts: Tensor | None = None,
     ) -> ComputedLoss:
         """The loss of a batch, with a graph where gradients are on. Raises ModelError when the shapes do not fit, and where the
         loss is not one number.
 
         share: of the samples of the whole batch, where others compute the loss of the rest. batches: of an update, which goes
         by the mean of their losses, so each counts alike, a short one too. scale: of the root, so that small gradients do not
-        vanish.
+        vanish. counts: see `COUNTS`; with them the root is the sum of the losses, divided by the count of the update, and the
+        share and the number of batches do not matter to it.
         """
         if share != 1.0 and not self._loss.is_divisible:
             raise ModelError(
@@ -100,13 +102,20 @@ class LossHead:
             )
         fitted = self._fitted(outputs, label_tensors(labels))
         given = (each[0] if len(each) == 1 else each for each in (outputs, fitted))
-        loss = self._function(*given, **self._arguments)
+        summing = {} if counts is None else {"reduction": "sum"}
+        loss = self._function(*given, **self._arguments, **summing)
         if loss.numel() != 1:
             raise ModelError(
                 f"loss {self._loss.name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
             )
-        root = loss if share == 1.0 else loss * share
-        root = root if batches == 1 else root / batches
+        if counts is None:
+            root = loss if share == 1.0 else loss * share
+            root = root if batches == 1 else root / batches
+        else:
+            own, of_update = counts.tolist()
+            root = loss / of_update
+            # The mean of a batch of which nothing counts is 0, unless nothing counts of its whole update.
+            loss = loss.detach() / (own * share if own or not of_update else 1.0)
         if scale is not None:
             root = root * torch.tensor(scale, dtype=torch.float32, device=root.device)
         return ComputedLoss(root, loss, outputs, fitted)
@@ -118,14 +127,15 @@ class LossHead:
         share: float = 1.0,
         batches: int = 1,
         scale: float | None = None,
+        counts: Tensor | None = None,
     ) -> tuple[BatchLoss, Gradients]:
         """The loss of a batch and its error gradient at `outputs`; None where it does not depend on them.
 
-        share, batches, scale: see `compute`, which raises the same.
+        share, batches, scale, counts: see `compute`, which raises the same.
         """
         given = tuple(one.detach().requires_grad_(is_differentiable(one.dtype)) for one in outputs)
         with torch.enable_grad():
-            computed = self.compute(given, labels, share, batches, scale)
+            computed = self.compute(given, labels, share, batches, scale, counts)
         if not computed.root.requires_grad:
             return computed.read(), (None,) * len(outputs)
         leaves = [one for one in given if one.requires_grad]

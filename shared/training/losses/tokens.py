@@ -5,10 +5,15 @@ from torch import Tensor
 
 
 def token_cross_entropy(
-    output: Tensor, labels: Tensor, weight: Tensor | None = None, label_smoothing: float = 0.0
+    output: Tensor,
+    labels: Tensor,
+    weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
 ) -> Tensor:
-    """The mean cross entropy of all tokens of a batch whose label is not -100.
+    """The mean cross entropy of all tokens of a batch whose label is not -100, or the sum.
 
     output: (B, T, V), a score of each of V tokens at each place. labels: (B, T), int64. weight: (V,), of each token.
     """
-    return F.cross_entropy(output.flatten(0, -2), labels.flatten(), weight, label_smoothing=label_smoothing)
+    of_tokens = output.flatten(0, -2), labels.flatten(), weight
+    return F.cross_entropy(*of_tokens, label_smoothing=label_smoothing, reduction=reduction)

@@ -10,6 +10,7 @@ from tests.support.running import edge_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SEVERAL = ("training.accumulate_batches=4", "training.max_steps=64")
+TOKENS = (*SEVERAL, 'training.mean="token"', 'data.train={factory="tests.support.samples:PartlyLabelled"}')
 WHOLE = (
     'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=0.3, clip="model"}',
     "training.max_steps=60",
@@ -31,6 +32,7 @@ BLOCKS = "shared.execution.blocks:PlacedBlocks"
     [
         pytest.param(SEVERAL, ("update", 10), id="between two batches of an update"),
         pytest.param(SEVERAL, ("update", 3), id="in the first update", marks=pytest.mark.full),
+        pytest.param(TOKENS, ("update", 10), id="between two batches whose labels count together"),
         pytest.param(WHOLE, ("update", 14), id="before it has scaled its gradients", marks=pytest.mark.full),
         pytest.param(HALF, ("measure", 14), id="before it has told of an overflow"),
         pytest.param(WHOLE, ("measure", 14), id="before it has told its norms", marks=pytest.mark.full),

@@ -17,6 +17,7 @@ from shared.errors import DataError
 from shared.model.inputs import features_of_inputs
 from shared.model.random_state import random_state
 from shared.training.losses import label_tensors
+from tests.support.placed import recipe
 
 torch.set_num_threads(1)
 
@@ -45,6 +46,20 @@ class Unpicklable(Noisy):
 class Dying(Noisy):
     def __getitem__(self, index: int):
         raise SystemExit(3)
+
+
+@given(start=st.integers(0, 20), length=st.integers(0, 12), batches=st.integers(1, 4), drop_last=st.booleans())
+def test_counts_of_an_update_are_the_same_wherever_reading_begins_and_ends(start, length, batches, drop_last):
+    told = recipe("sgd", accumulate_batches=batches)
+    loader = BatchLoader(numbered(10), 4, 3, drop_last, workers=0)
+    whole = list(loader.counted(0, 36, told))
+    for first in range(0, 36, batches):
+        update = whole[first : first + batches]
+        assert {each.counts[1].item() for each in update} == {sum(each.samples for each in update)}
+    found = list(loader.counted(start, start + length, told))
+    assert [(each.step, each.counts.tolist(), each.labels.tolist()) for each in found] == [
+        (each.step, each.counts.tolist(), each.labels.tolist()) for each in whole[start : start + length]
+    ]
 
 
 def labels(batches) -> list[list[int]]:

@@ -13,7 +13,7 @@ from shared.registry import OPTIMIZERS
 from tests.support.examples import examples
 from tests.support.placed import MODEL_FACTS, MODELS, batch_of, built, chain_of, in_process, recipe, state_of
 from tests.support.placements import placements, valid_placements
-from tests.support.plain import assert_same_bits
+from tests.support.plain import assert_same_bits, plain_counts
 from tests.support.plain_tiles import PlainTiles
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,6 +43,7 @@ def recipes(draw):
         clip="block" if clip_norm is None else draw(st.sampled_from(["block", "model"])),
         checkpoint_activations=draw(st.booleans()),
         accumulate_batches=draw(st.sampled_from([1, 1, 2, 3])),
+        mean=draw(st.sampled_from(["batch", "token"])),
     )
 
 
@@ -58,8 +59,11 @@ def test_any_placement_computes_what_one_process_with_its_tiles_does(case, told,
     plain = PlainTiles(list(module), placement, told)
     simulated = in_process(chains, placement, told)
     batches = [batch_of(step, count) for step, count in enumerate(samples)]
+    for _, labels in batches if told.mean == "token" else ():
+        labels[1 : data.draw(st.integers(1, len(labels)))] = -100
     losses = simulated.train(0, STEPS, iter(batches))
-    expected = [plain.step(step, *batch) for step, batch in enumerate(batches)]
+    numbered = ((step, *batch) for step, batch in enumerate(batches))
+    expected = [plain.step(*batch, counted) for batch, counted in plain_counts(told, numbered)]
     assert [loss.samples for loss in losses] == samples
     assert [loss.loss for loss in losses] == pytest.approx(expected, rel=1e-6)
     assert_same_bits(dict(module.state_dict()), state_of(chains, placement))

@@ -1,5 +1,6 @@
 """The largest load that the loop encodes itself instead of a thread; and what may come where features are recalled."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from shared.errors import ProtocolError
 from shared.model.spec import TensorSpec
 from shared.placement import Cargo, Crossing, Placement, Route, Rows, two_workers
 from shared.runtime.forms import Forms
+from shared.training.losses import COUNTS
 from tests.support.placed import built, chain_of, recipe
 
 UP = Route("edge", "gpu", Cargo.FEATURE)
@@ -38,6 +40,20 @@ def tensor_of(cargo: Cargo, slot: int):
     slots = (0, 1) if cargo is Cargo.LABEL else (0,)
     crossing = Crossing("edge", "gpu", cargo, 4 if cargo is Cargo.LABEL else 2, Rows(0, 4), slots)
     return forms.of(crossing).expected(7, slot, 3)
+
+
+def test_counts_of_labels_are_two_finite_numbers_and_come_in_training_alone():
+    told = recipe("sgd").model_copy(update={"mean": "token"})
+    placement = two_workers("edge", "gpu", 2, 4, 4)
+    forms = Forms(placement, chain_of(built("dropping")), lambda _labels: None, told)
+    in_training, to_evaluate = (
+        forms.of(Crossing("edge", "gpu", Cargo.LABEL, 4, Rows(0, 4), slots)) for slots in ((0, 1), (0,))
+    )
+    assert in_training.expected(7, 1, 3).tensor == COUNTS
+    assert to_evaluate.expected(7, 0, 3).tensor != COUNTS
+    load = torch.arange(3), torch.tensor([3.0, math.inf], dtype=torch.float64)
+    with pytest.raises(ProtocolError, match="are no finite numbers"):
+        in_training.decode(in_training.encode(load))
 
 
 def test_some_features_and_labels_may_be_left_out_and_no_number():

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from shared.errors import ModelError
+from shared.errors import DataError, ModelError
 from shared.registry import LOSSES, Labels, LossConfig
-from shared.training.losses import LossHead, narrowed, whole_loss, widened
+from shared.training.losses import LossHead, counts_of, narrowed, whole_loss, widened
 from tests.support.models.losses import of_class_and_quarters
 
 OF_EQUAL_SHAPES = {"mse": nn.MSELoss(), "l1": nn.L1Loss(), "bce_with_logits": nn.BCEWithLogitsLoss()}
@@ -49,6 +49,51 @@ def test_every_loss_refuses_labels_of_another_batch(spec):
     (output, _), (_, labels) = drawn(spec), drawn(spec, samples=5)
     with pytest.raises(ModelError, match=f"loss '{spec.name}' takes"):
         LossHead(LossConfig(name=spec.name), None).evaluate((output,), labels)
+
+
+@each_loss
+@pytest.mark.parametrize("weighted", [False, True])
+def test_batches_divided_by_what_counts_have_the_gradient_of_one_larger_batch(spec, weighted):
+    if weighted and "weight" not in spec.arguments:
+        pytest.skip("it has no weights of classes")
+    loss = LossConfig(name=spec.name, kwargs={"weight": [0.5, 2.0, 0.25]} if weighted else {})
+    (output, labels), head = drawn(spec), LossHead(loss, None)
+    if not labels.is_floating_point():
+        labels.flatten()[1:4] = -100  # of the first batch more than of the second
+    parts = slice(2), slice(2, None)
+    counts = counts_of(loss, [labels[rows] for rows in parts])
+    found = [
+        head.gradient((output[rows],), labels[rows], 1.0, 2, None, of) for rows, of in zip(parts, counts, strict=True)
+    ]
+    whole, (expected,) = head.gradient((output,), labels)
+    torch.testing.assert_close(torch.cat([gradient for _, (gradient,) in found]), expected)
+    assert [one.loss for one, _ in found] == pytest.approx(
+        [head.evaluate((output[rows],), labels[rows]).loss for rows in parts]
+    )
+    halves = [
+        head.gradient((output[rows],), labels[rows], 0.5, 1, None, counts_of(loss, [labels])[0])
+        for rows in (slice(3), slice(3, None))
+        if loss.is_divisible
+    ]
+    assert not halves or whole_loss([one for one, _ in halves]).loss == pytest.approx(whole.loss)
+
+
+def test_a_batch_of_which_nothing_counts_adds_nothing_to_its_update():
+    loss, nothing = LossConfig(), torch.full((3,), -100)
+    counts = counts_of(loss, [nothing, torch.arange(3)])
+    found, (gradient,) = LossHead(loss, None).gradient((torch.eye(3),), nothing, counts=counts[0])
+    assert (found.loss, gradient.abs().sum()) == (0, 0)
+    alone, _ = LossHead(loss, None).gradient((torch.eye(3),), nothing, counts=counts_of(loss, [nothing])[0])
+    assert alone.loss != alone.loss, "as the mean of nothing is"
+
+
+def test_a_label_without_a_weight_is_told():
+    with pytest.raises(DataError, match="a label is no class of 0 to 1, for which"):
+        counts_of(LossConfig(kwargs={"weight": [1.0, 2.0]}), [torch.tensor([0, 2])])
+
+
+def test_probabilities_of_classes_are_one_label_a_sample():
+    assert counts_of(LossConfig(), [torch.rand(4, 3)])[0].tolist() == [4, 4]
 
 
 @given(st.sampled_from(sorted(OF_EQUAL_SHAPES)), SHAPES, SHAPES)

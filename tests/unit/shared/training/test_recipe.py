@@ -277,7 +277,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    25: {
+    26: {
         "accumulate_batches": "integer",
         "changes.above": "number",
         "changes.codec": "string",
@@ -289,6 +289,7 @@ RECIPES = {
         "learns": "array",
         "loss.kwargs": "object",
         "loss.name": "string",
+        "mean": "string",
         "metrics": "array",
         "optimizer.alpha": "number",
         "optimizer.beta2_decay": "number",
