@@ -109,7 +109,8 @@ def test_a_language_model_is_fine_tuned_by_adapters_with_texts_and_labels_that_s
     if find_spec("peft") is None:
         pytest.skip("peft is not installed")
     # As where a reader installs: there is no torchvision, which one that is built for CUDA would be here.
-    (folder / "sitecustomize.py").write_text('import sys\n\nsys.modules["torchvision"] = None\n')
+    for each in (folder, folder / "docs" / "examples"):  # commands name the second as PYTHONPATH
+        (each / "sitecustomize.py").write_text('import sys\n\nsys.modules["torchvision"] = None\n')
     page = blocks_of(LANGUAGE_MODEL)
     with held_port() as port:
         typed = {one.command: one.output for one in reader_at(folder, f"127.0.0.1:{port}", steps=None).follow(page)}
