@@ -33,7 +33,13 @@ class EarlyStopConfig(FollowedFigure):
 
 def followed(config: "EdgeConfig") -> dict[str, FollowedFigure]:
     """List the figures that a run follows, by the key that asks for each."""
-    figures = {"training.early_stop": config.training.early_stop, "training.keep_best": config.training.keep_best}
+    figures: dict[str, FollowedFigure | None] = {
+        "training.early_stop": config.training.early_stop,
+        "training.keep_best": config.training.keep_best,
+    }
+    schedule = config.training.schedule
+    if schedule.name == "plateau":
+        figures["training.schedule"] = FollowedFigure(metric=schedule.metric, mode=schedule.mode)
     return {key: figure for key, figure in figures.items() if figure is not None}
 
 

@@ -23,6 +23,8 @@ MOST_SAMPLES_AHEAD = 8
 """Greatest number of such steps."""
 MOST_RECALLED_SAMPLES = 2**31 - 1
 """Greatest number of samples whose features a trainer keeps: their numbers travel as int32."""
+MOST_RATE_DROPS = 10_000
+"""Most times that a learning rate is lowered: each is one multiplication for who is told of it."""
 MAX_DIMENSIONS = 8
 """Most dimensions of a tensor on a link (see `TensorHeader.shape`). The check comes before code loops over millions of them."""
 MOST_METRIC_STATE_BYTES = 32 * 1024

@@ -39,12 +39,14 @@ def kinds_of(specs: Iterable[TensorSpec]) -> list[TensorHeader]:
     return [TensorHeader(shape=spec.shape, dtype=wire_dtype(spec.dtype)) for spec in specs]
 
 
-def to_wire(encoded: Encoded | None, key: TensorKey, placement_version: int, batch_samples: int = 0) -> WireTensor:
+def to_wire(
+    encoded: Encoded | None, key: TensorKey, placement_version: int, batch_samples: int = 0, rate_drops: int = 0
+) -> WireTensor:
     """An encoded tensor, ready to be cut into chunks, and nothing copied; None says that there is none."""
     if encoded is None:
-        return WireTensor(key, placement_version, ABSENT, memoryview(b""), batch_samples=batch_samples)
+        return WireTensor(key, placement_version, ABSENT, memoryview(b""), 0, batch_samples, rate_drops)
     header = _header(encoded.codec, encoded.dtype, encoded.shape, encoded.strides, len(encoded.payload))
-    return WireTensor(key, placement_version, header, encoded.payload, batch_samples=batch_samples)
+    return WireTensor(key, placement_version, header, encoded.payload, 0, batch_samples, rate_drops)
 
 
 @lru_cache(256)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from edge_agent.config import EdgeConfig
 from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evaluation_batches
 from edge_agent.data.named import load_dataset
@@ -63,29 +65,32 @@ class Workload:
         check_label_count(training.loss, len(label_tensors(first.labels)))
         if config.deployment.recall:
             check_steady(train, self.collate, data.batch_size)
-        self.recipe = Recipe(
-            optimizer=training.optimizer,
-            schedule=training.schedule,
-            loss=training.loss,
-            metrics=training.metrics,
-            seed=training.seed,
-            precision=training.precision,
-            accumulate_batches=training.accumulate_batches,
-            mean=training.mean,
-            staleness_correction=config.deployment.staleness_correction,
-            checkpoint_activations=training.checkpoint_activations,
-            label_tensors=len(label_tensors(first.labels)),
-            samples_ahead=data.ahead,
-            output=config.model.output,
-            frozen=config.model.frozen,
-            learns=config.model.learns,
-            frozen_mode=config.model.frozen_mode,
-            recalled_samples=self.samples if config.deployment.recall else 0,
-            recalled_label_bytes=_label_bytes(first) if config.deployment.recall else 0,
-            changes=_changes(config.deployment, self.samples),
-            steps_per_epoch=self.loader.steps_per_epoch,
-            total_steps=schedule_steps or total_steps,
-        )
+        try:
+            self.recipe = Recipe(
+                optimizer=training.optimizer,
+                schedule=training.schedule,
+                loss=training.loss,
+                metrics=training.metrics,
+                seed=training.seed,
+                precision=training.precision,
+                accumulate_batches=training.accumulate_batches,
+                mean=training.mean,
+                staleness_correction=config.deployment.staleness_correction,
+                checkpoint_activations=training.checkpoint_activations,
+                label_tensors=len(label_tensors(first.labels)),
+                samples_ahead=data.ahead,
+                output=config.model.output,
+                frozen=config.model.frozen,
+                learns=config.model.learns,
+                frozen_mode=config.model.frozen_mode,
+                recalled_samples=self.samples if config.deployment.recall else 0,
+                recalled_label_bytes=_label_bytes(first) if config.deployment.recall else 0,
+                changes=_changes(config.deployment, self.samples),
+                steps_per_epoch=self.loader.steps_per_epoch,
+                total_steps=schedule_steps or total_steps,
+            )
+        except ValidationError as cause:  # of keys that do not suit each other
+            raise ConfigError(cause.errors()[0]["msg"].removeprefix("Value error, ")) from cause
         check_counted(self.recipe, None)
         check_schedule(self.recipe, None)
         check_optimizer(self.recipe.optimizer, None)

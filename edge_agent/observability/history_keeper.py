@@ -79,7 +79,7 @@ class HistoryKeeper:
                 epoch=experiment.recipe.epoch_of(step),
                 samples=statistics.samples,
                 train_loss=statistics.loss_sum / statistics.losses if statistics.losses else None,
-                learning_rate=learning_rate(experiment.recipe, max(step - 1, 0)),
+                learning_rate=learning_rate(experiment.recipe, max(step - 1, 0), drops=experiment.held.rate_drops),
                 edge_blocks=statistics.edge_blocks,
                 staleness=statistics.deployment.staleness,
                 bits=codec_bits(statistics.deployment.codec),

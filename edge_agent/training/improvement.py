@@ -1,9 +1,12 @@
 """The progress of a run, as its history tells it: pure functions of the rows, so nothing has to be kept beside them."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from edge_agent.improvement_config import ACCURACY, LOSS, EarlyStopConfig, FollowedFigure
 from edge_agent.training.history import HistoryRow
+from shared.bounds import MOST_RATE_DROPS
+from shared.training.recipe import ScheduleConfig
 
 
 def figure_of(row: HistoryRow, figure: FollowedFigure) -> float | None:
@@ -32,6 +35,23 @@ def best_step(rows: Iterable[HistoryRow], figure: FollowedFigure, most_steps: in
     """Return the step of the best evaluation, the first of equals; None if none was good. most_steps: ignores later ones."""
     found = (row for row in rows if most_steps is None or row.step <= most_steps)
     return max((step for step, is_better in improvements(found, figure) if is_better), default=None)
+
+
+def rate_drops(rows: Iterable[HistoryRow], schedule: ScheduleConfig) -> int:
+    """Count how often "plateau" has lowered the rate, by the rules of torch's ReduceLROnPlateau; 0 for another schedule."""
+    if schedule.name != "plateau":
+        return 0
+    figure = FollowedFigure(metric=schedule.metric, mode=schedule.mode)
+    found = (value for row in rows if (value := figure_of(row, figure)) is not None)
+    best, drops, bad, cooldown = math.inf if figure.falls else -math.inf, 0, 0, 0
+    for value in found:
+        is_better = value < best * (1 - schedule.threshold) if figure.falls else value > best * (1 + schedule.threshold)
+        best, bad = (value, 0) if is_better else (best, bad + 1)
+        if cooldown:
+            cooldown, bad = cooldown - 1, 0
+        if bad > schedule.patience:
+            drops, cooldown, bad = drops + 1, schedule.cooldown, 0
+    return min(drops, MOST_RATE_DROPS)
 
 
 def ends_early(rows: Sequence[HistoryRow], early_stop: EarlyStopConfig | None) -> bool:

@@ -33,7 +33,7 @@ from edge_agent.training.events import (
     RolledBack,
 )
 from edge_agent.training.group_exit import GroupExit
-from edge_agent.training.improvement import ends_early
+from edge_agent.training.improvement import ends_early, rate_drops
 from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
@@ -235,6 +235,7 @@ class TrainingLoop:
                     action = await self._stay_paused(linked)
                 if action is not Action.TRAIN:
                     return action
+                self._lower_rate_if_due()
                 await self.step_runner.do(linked, batches, self._next_stop_step())
                 self._emit(Drained())
 
@@ -290,6 +291,13 @@ class TrainingLoop:
         if self.step < self._experiment.steps and ends_early(self._statistics.history, early_stop):
             self._set_steps(self.step)
             _log.info("the evaluations get no better; the run ends early", step=self.step)
+
+    def _lower_rate_if_due(self) -> None:
+        """Have the next steps tell what the evaluations say of the learning rate. Nothing is in flight."""
+        held, before = self._experiment.held, self._experiment.held.rate_drops
+        held.rate_drops = rate_drops(self._statistics.history, self._experiment.recipe.schedule)
+        if held.rate_drops > before:
+            _log.info("the evaluations get no better; the learning rate falls", step=self.step)
 
     async def _keep_best(self) -> None:
         with self._activity.during(Activity.EVALUATING):

@@ -192,13 +192,14 @@ class PlacedBlocks:
         blocks: Sequence[int],
         taken: Mapping[int, BlockGradients],
         coefficient: Tensor | None = None,
+        rate_drops: int = 0,
     ) -> None:
         """Update blocks by these gradients, or where `taken` has none, by those that `learn` has left in them.
 
-        coefficient: scales gradients that `measure` has returned.
+        coefficient: scales gradients that `measure` has returned. rate_drops: see `set_rates`.
         """
         self.held.put_back(taken)
-        self.held.update(blocks, step, coefficient)
+        self.held.update(blocks, step, coefficient, rate_drops)
 
     def weights(self, one: BlockSlice) -> block_state.BlockTensors:
         """A copy of a slice's parameters and buffers, for those that share its block."""

@@ -66,7 +66,7 @@ class SegmentRunner:
             match operation:
                 case Updates(blocks, at_once):
                     taken = {} if at_once else {block: state.block_gradients.pop(block, {}) for block in blocks}
-                    self._blocks.update(state.step, blocks, taken, state.coefficient)
+                    self._blocks.update(state.step, blocks, taken, state.coefficient, state.rate_drops)
                 case Norms(blocks):
                     self._measure(state, blocks)
                 case Clip():
@@ -199,7 +199,9 @@ class SegmentRunner:
         parcels = []
         for crossing, place in sends:
             load = self._load(state, crossing)
-            parcels.append(Parcel(state.step, state.batch_samples, crossing, load, place, state.scale, state.numbers))
+            parcel = Parcel(state.step, state.batch_samples, crossing, load, place, state.scale, state.numbers)
+            parcel.rate_drops = state.rate_drops
+            parcels.append(parcel)
         return parcels
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:

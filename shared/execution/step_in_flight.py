@@ -72,6 +72,8 @@ class StepInFlight:
     """Number by which gradients are scaled, where all are clipped by one norm."""
     scale: float | None = None
     """Number by which the loss is scaled, where it is."""
+    rate_drops: int = 0
+    """Times that the learning rate has been lowered before this step; see `Frame`."""
     loss: BatchLoss | None = None
     """Loss of this worker's part."""
 
@@ -96,5 +98,7 @@ class Parcel:
     """The load as it is sent: encoded once, because a codec may draw random numbers."""
     raw_bytes: int = 0
     """Bytes, once decoded, of the tensors that have come."""
+    rate_drops: int = 0
+    """See `StepInFlight`."""
     waits: bool = False
     """True if it is sent with the feature of its step, and not before."""

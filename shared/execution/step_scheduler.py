@@ -135,6 +135,7 @@ class StepScheduler:
         state = self._state(step, samples)
         # Again, because what the trainer sends of a step may be here before its samples.
         state.samples, state.numbers, state.counts = samples, numbers, counts
+        state.rate_drops = self._blocks.held.rate_drops
         state.batch_samples = samples if numbers is None else len(numbers)
         self._runner.add_samples(state, self._source, inputs, labels)
         return self._runner.sent(state, self._sent_ahead)
@@ -155,6 +156,7 @@ class StepScheduler:
     def deliver(self, parcel: Parcel) -> None:
         """Something has come, decoded, which has a place here."""
         state, number = self._state(parcel.step, parcel.samples), self.needed_by[parcel.place]
+        state.rate_drops = state.rate_drops or parcel.rate_drops
         state.arrived.setdefault(number, {})[parcel.place] = parcel
         if self._is_prepared(state, number):
             state.next_segments.append(number)

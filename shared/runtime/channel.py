@@ -6,6 +6,7 @@ next, and `LinkEnd` moves the tensors.
 
 from torch import Tensor
 
+from shared.bounds import MOST_RATE_DROPS
 from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
 from shared.execution.feedback import Feedback
@@ -138,6 +139,8 @@ class Channel:
         if not is_next or self._agreed.get(slot) != looks:  # at once if it looks as the one before it
             check_announcement(frame, form.expected(step, slot, samples))
             self._agreed[slot] = looks
+        if frame.rate_drops > MOST_RATE_DROPS:
+            raise ProtocolError(f"{key} tells that the rate fell {frame.rate_drops} times; {MOST_RATE_DROPS} is most")
         if not count:
             if step != self.stream_step:
                 raise ProtocolError(
@@ -158,7 +161,9 @@ class Channel:
         """Add a tensor that has come. Returns its parcel, the tensor's bytes once decoded, and whether no other is missing."""
         step, encoded = tensor.key.step - self.form.early, from_wire(tensor)
         if (parcel := self.parcels.get(step)) is None:
-            parcel = self.parcels[step] = Parcel(step, tensor.batch_samples, self.crossing, (), self.place, encoded={})
+            parcel = Parcel(step, tensor.batch_samples, self.crossing, (), self.place, encoded={})
+            parcel.rate_drops = tensor.rate_drops
+            self.parcels[step] = parcel
         assert parcel.encoded is not None, "it is not decoded before it is whole"
         parcel.encoded[tensor.key.slot] = encoded
         raw_bytes = 0 if encoded is None else encoded.raw_bytes

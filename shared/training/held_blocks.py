@@ -47,6 +47,8 @@ class HeldBlocks:
         """Precision of forwards and of the loss."""
         self.recipe = recipe
         self.device = device
+        self.rate_drops = 0
+        """Times that the rate has been lowered, which the device that evaluates has the next steps tell; see `set_rates`."""
         self.weights_version = 0
         """Rises whenever weights change."""
         clip_norm, is_scaled = recipe.model_clip_norm, recipe.is_scaled
@@ -145,13 +147,13 @@ class HeldBlocks:
                     gradient.mul_(1 / scale)
         return gradients, {index: self.clipping.norms(index, gradients[index]) for index in indices}
 
-    def update(self, indices: Iterable[int], step: int, coefficient: Tensor | None = None) -> None:
+    def update(self, indices: Iterable[int], step: int, coefficient: Tensor | None = None, rate_drops: int = 0) -> None:
         """Take the gradient that backwards have left in each block for the update of `step`, and update where one is due.
 
         That clips, steps the optimizer at the rate of `step`, and drops the gradients. A block that is not named must have no
         gradient. Where an update has several batches, the gradients of the earlier ones are kept. coefficient: scales gradients
         that `measure` has returned, or skips the update; left out, each is clipped by its block, or by these blocks as if there
-        were no others.
+        were no others. rate_drops: see `set_rates`.
         """
         indices = tuple(indices)
         self._drop_tied(indices)
@@ -164,7 +166,7 @@ class HeldBlocks:
             return
         parameters = [self._learning[index].values() for index in self._updating]
         if self._clip(coefficient):
-            set_rates(self._optimizer.param_groups, self.recipe, step)
+            set_rates(self._optimizer.param_groups, self.recipe, step, rate_drops)
             with self._update_failures:
                 self._optimizer.step()
             self.weights_version += 1

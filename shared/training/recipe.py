@@ -6,7 +6,7 @@ It travels as JSON and is judged by these types on arrival. `optimizers/` and `s
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from shared.bounds import MOST_LABEL_TENSORS, MOST_RECALLED_SAMPLES, MOST_SAMPLES_AHEAD
 from shared.config import OneOf, Section
@@ -22,6 +22,7 @@ _SCHEDULE_KEYS = {
     "exponential": {"warmup_steps", "gamma"},
     "cosine": {"warmup_steps", "period", "floor"},
     "linear": {"warmup_steps", "period", "floor"},
+    "plateau": {"factor", "patience", "threshold", "cooldown", "min", "metric", "mode"},
     "onecycle": {
         *("pct_start", "anneal_strategy", "three_phase", "div_factor", "final_div_factor"),
         *("cycle_momentum", "base_momentum", "max_momentum"),
@@ -39,7 +40,8 @@ class ScheduleConfig(Section):
         str, Field(json_schema_extra={"allowed": f"one of {', '.join(_SCHEDULE_KEYS)}, or {_FUNCTION}"})
     ] = "constant"
     """Shape of the learning rate after the warm-up. "linear" falls from the end of the warm-up on. "onecycle" is torch's
-    OneCycleLR over the steps of the whole training, with learning_rate as its highest. A function of the user's own returns the
+    OneCycleLR over the steps of the whole training, with learning_rate as its highest. "plateau" is torch's ReduceLROnPlateau:
+    the rate falls after evaluations that are no better. A function of the user's own returns the
     factor of (step, steps of the training), and no more than these may decide it; each trainer must allow it."""
     every: Literal["step", "epoch"] = "epoch"
     """Unit of milestones, period and decay; counted from the start of training, the warm-up included."""
@@ -53,6 +55,20 @@ class ScheduleConfig(Section):
     """Lowest factor (cosine, linear), held once it is reached."""
     warmup_steps: NonNegativeInt = 0
     """Steps in which the learning rate rises linearly to its full value, always counted in steps."""
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Number by which the rate is multiplied (plateau)."""
+    patience: NonNegativeInt = 10
+    """Evaluations in a row that may be no better before the next one lowers the rate (plateau)."""
+    threshold: Annotated[float, Field(ge=0, lt=1)] = 1e-4
+    """Part of the best figure by which another one must be better to count as better (plateau)."""
+    cooldown: NonNegativeInt = 0
+    """Evaluations after the rate was lowered that do not count as no better (plateau)."""
+    min: NonNegativeFloat = 0.0
+    """Lowest rate (plateau)."""
+    metric: str = "loss"
+    """Figure of the evaluations that is followed, as in `training.early_stop` (plateau)."""
+    mode: Literal["min", "max"] | None = Field(default=None, examples=["min"])
+    """Direction in which it gets better, as in `training.early_stop` (plateau)."""
     pct_start: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """Part of the training in which the rate rises to its highest (onecycle)."""
     anneal_strategy: Literal["cos", "linear"] = "cos"
@@ -172,6 +188,11 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _the_correction_suits_the_optimizer(self) -> Self:
         check_correction(self.staleness_correction, self.optimizer)
+        if self.staleness_correction == "prediction" and self.schedule.name == "plateau":
+            raise ValueError(
+                'deployment.staleness_correction is "prediction", which goes by rates that are known before, and plateau has '
+                'none; set the correction to "none"'
+            )
         if (
             self.staleness_correction == "prediction"
             and self.schedule.name == "onecycle"

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from shared.errors import ModelError
@@ -12,30 +12,37 @@ from shared.foreign import described, foreign_code
 from shared.registry.optimizers import base_rates
 from shared.training.recipe import Recipe, ScheduleConfig
 
+_LEAST_FALL = 1e-8
+"""A rate that would fall by less stays, as torch's `eps` has it."""
 _TRIED_STEPS = 1000
 """Number of steps, spread over the training, for which a function of the user's is tried before it."""
 
 
-def learning_rate(recipe: Recipe, step: int, group: int = 0) -> float:
+def learning_rate(recipe: Recipe, step: int, group: int = 0, drops: int = 0) -> float:
     """Learning rate of `step` (from 0) for a group of parameters; 0 is that of those in none of `optimizer.groups`.
 
     Through the warm-up it rises linearly from 1/warmup_steps of the full value, reaching it at the warm-up's last step;
     then the schedule says, its position counted from step 0. With `every = "epoch"` it is the same all through an
-    epoch. Raises ModelError where a function of the user's fails.
+    epoch. drops: times that "plateau" has lowered it. Raises ModelError where a function of the user's fails.
     """
     base = base_rates(recipe.optimizer)[group]
     schedule = recipe.schedule
+    if schedule.name == "plateau":
+        return _lowered(base, schedule.factor, schedule.min, drops)
     if schedule.name == "onecycle":
         first = base / schedule.div_factor
         return _in_cycle(schedule, step, recipe.total_steps, (first, base, first / schedule.final_div_factor))
     return base * _factor(recipe, step)
 
 
-def set_rates(groups: Iterable[dict[str, Any]], recipe: Recipe, step: int) -> None:
-    """Set the learning rate of an optimizer's groups for a step, and the momentum where the schedule changes it too."""
+def set_rates(groups: Iterable[dict[str, Any]], recipe: Recipe, step: int, drops: int = 0) -> None:
+    """Set the learning rate of an optimizer's groups for a step, and the momentum where the schedule changes it too.
+
+    drops: see `learning_rate`.
+    """
     cycles = recipe.schedule.name == "onecycle" and recipe.schedule.cycle_momentum
     for place, group in enumerate(groups):
-        group["lr"] = learning_rate(recipe, step, place)
+        group["lr"] = learning_rate(recipe, step, place, drops)
         if cycles:
             _set_momentum(group, recipe, step)
 
@@ -51,6 +58,17 @@ def check_schedule(recipe: Recipe, allowed: Allowed | None) -> None:
     last = recipe.total_steps - 1
     for step in dict.fromkeys(last * place // _TRIED_STEPS for place in range(_TRIED_STEPS + 1)):
         learning_rate(recipe, step)
+
+
+@lru_cache(maxsize=64)
+def _lowered(rate: float, factor: float, least: float, drops: int) -> float:
+    """A rate after so many falls, by the operations of torch's ReduceLROnPlateau."""
+    for _ in range(drops):
+        lower = max(rate * factor, least)
+        if rate - lower <= _LEAST_FALL:
+            break  # nor do later ones change it
+        rate = lower
+    return rate
 
 
 def _factor(recipe: Recipe, step: int) -> float:

@@ -148,11 +148,14 @@ def plain_loop(
     recipe: Recipe,
     batches: Iterable[tuple[int, Inputs, Tensor]],
     done: Callable[[int, float], object] = lambda _step, _loss: None,
+    figure: Callable[[int], float | None] = lambda _steps: None,
+    rates: list[float] | None = None,
 ) -> dict[str, Tensor]:
     """Train the module of a chain in place, as a user writes it; returns its state dict.
 
-    batches: the step, the inputs and the labels of each. done: called after each step, with its loss. Blocks are there to clip
-    by, and to draw random numbers by.
+    batches: the step, the inputs and the labels of each. done: called after each step, with its loss. figure: gives the figure
+    of the evaluation after so many steps, which a plateau follows; None without one. rates: gets the rate of each step. Blocks
+    are there to clip by, and to draw random numbers by.
     """
     module, blocks = chain.module, chain.blocks
     optimizer = plain_optimizer(module, recipe.optimizer)
@@ -160,7 +163,7 @@ def plain_loop(
     clipped = [list(block.named_parameters().values()) for block in blocks]
     if recipe.optimizer.clip == "model":
         clipped = [list(module.parameters())]
-    scaler = plain_scaler(recipe)
+    scaler, plateau = plain_scaler(recipe), plain_plateau(optimizer, recipe)
     for (step, inputs, labels), counted in plain_counts(recipe, batches):
         given = features_of_inputs(inputs)
         with plain_precision(recipe):
@@ -172,8 +175,30 @@ def plain_loop(
             loss = plain_loss(recipe.loss, output, labels, "mean" if counted is None else "sum")
         scaler.scale(loss / (recipe.accumulate_batches if counted is None else counted.update)).backward()
         plain_update(clipped, optimizer, recipe, step, scaler)
+        if rates is not None:
+            rates.append(optimizer.param_groups[0]["lr"])
         done(step, float(loss.detach() if counted is None else loss.detach() / counted.batch))
+        if plateau is not None and (value := figure(step + 1)) is not None:
+            plateau.step(value)
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def plain_plateau(
+    optimizer: torch.optim.Optimizer, recipe: Recipe
+) -> torch.optim.lr_scheduler.ReduceLROnPlateau | None:
+    """Torch's own, where the schedule is that."""
+    schedule = recipe.schedule
+    if schedule.name != "plateau":
+        return None
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer,
+        schedule.mode or ("min" if schedule.metric == "loss" else "max"),
+        schedule.factor,
+        schedule.patience,
+        schedule.threshold,
+        cooldown=schedule.cooldown,
+        min_lr=schedule.min,
+    )
 
 
 class PlainCounts(NamedTuple):
@@ -393,7 +418,8 @@ def plain_update(
     if recipe.optimizer.clip_norm is not None:
         for parameters in blocks:
             torch.nn.utils.clip_grad_norm_(list(parameters), recipe.optimizer.clip_norm)
-    set_rates(optimizer.param_groups, recipe, step)
+    if recipe.schedule.name != "plateau":  # whose rates `plain_plateau` has set
+        set_rates(optimizer.param_groups, recipe, step)
     if scaler is None:
         optimizer.step()
     else:

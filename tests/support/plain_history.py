@@ -10,7 +10,6 @@ from edge_agent.data import evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.training.history import HistoryRow
 from isthmus import EdgeConfig
-from shared.training.schedule import learning_rate
 from tests.support.plain import PlainExperiment, plain_experiment, plain_loop, plain_loss
 
 
@@ -33,7 +32,12 @@ def of(rows: Sequence[HistoryRow]) -> list[PlainRow]:
 
 def plain_history(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> list[PlainRow]:
     """A row at the end of each epoch, at each evaluation and at the end. is_evaluated: asked of the steps done."""
-    rows, losses = list[PlainRow](), list[float]()
+    return plain_run(config, is_evaluated)[0]
+
+
+def plain_run(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> tuple[list[PlainRow], dict[str, Tensor]]:
+    """The rows, and the state dict at the end."""
+    rows, losses, rates = list[PlainRow](), list[float](), list[float]()
     experiment = plain_experiment(config)
     per_epoch = experiment.loader.steps_per_epoch
 
@@ -51,14 +55,18 @@ def plain_history(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> li
                 sum(losses) / len(losses),
                 test_loss,
                 accuracy,
-                learning_rate(experiment.recipe, step),
+                rates[-1],
             )
         )
         losses.clear()
 
-    batches = experiment.loader.iterate(0, experiment.steps)
-    plain_loop(experiment.chain, experiment.recipe, ((each.step, each.inputs, each.labels) for each in batches), done)
-    return rows
+    def figure(steps: int) -> float | None:
+        if rows[-1:] and rows[-1].step == steps:
+            return rows[-1].test_loss if config.training.schedule.metric == "loss" else rows[-1].accuracy
+        return None
+
+    batches = ((each.step, each.inputs, each.labels) for each in experiment.loader.iterate(0, experiment.steps))
+    return rows, plain_loop(experiment.chain, experiment.recipe, batches, done, figure, rates)
 
 
 def plain_evaluation(config: EdgeConfig, experiment: PlainExperiment) -> tuple[float, float]:

@@ -64,7 +64,7 @@ class PlainTiles:
         self.skipped: list[int] = []
         """The steps whose updates an overflow has skipped."""
         self._placement, self._recipe = placement, recipe
-        self._optimizers = [
+        self.optimizers = [
             plain_optimizer(block, recipe.optimizer) if any(p.requires_grad for p in block.parameters()) else None
             for block in self.blocks
         ]
@@ -110,7 +110,7 @@ class PlainTiles:
             elif self._recipe.optimizer.clip == "model":
                 torch.nn.utils.clip_grad_norm_(self.in_order, self._recipe.optimizer.clip_norm)
             for index in [] if overflowed else range(len(copies)):
-                if (optimizer := self._optimizers[index]) is not None:
+                if (optimizer := self.optimizers[index]) is not None:
                     clipped = [] if self._recipe.optimizer.clip == "model" else [self._parameters[index]]
                     plain_update(clipped, optimizer, self._recipe, step)
             self.scaler.update()
@@ -139,7 +139,7 @@ class PlainTiles:
 
     def _overflowed(self) -> bool:
         """Tell whether any gradient of an update is not finite; take the scale of the loss from all."""
-        for optimizer in self._optimizers:
+        for optimizer in self.optimizers:
             if optimizer is not None:
                 self.scaler.unscale_(optimizer)
         gradients = [parameter.grad for parameter in self.blocks.parameters() if parameter.grad is not None]

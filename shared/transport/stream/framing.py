@@ -60,6 +60,8 @@ class WireTensor:
     """Time at which the sender began to send the tensor, by the sender's clock. Set on a tensor that has arrived."""
     batch_samples: int = 0
     """The samples of the whole batch, where several workers share it; see `Frame`."""
+    rate_drops: int = 0
+    """See `Frame`."""
 
 
 def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) -> Iterator[tuple[Frame, memoryview]]:
@@ -110,6 +112,7 @@ def _frame(tensor: WireTensor, offset: int, sender_nanoseconds: int) -> Frame:
         tensor=tensor.header,
         sender_nanoseconds=sender_nanoseconds,
         batch_samples=tensor.batch_samples,
+        rate_drops=tensor.rate_drops,
     )
 
 
@@ -174,8 +177,8 @@ class Assembler:
         if partial is None:
             partial = self._announce(key, frame, len(payload))
         else:
-            announces = frame.placement_version or frame.sender_nanoseconds or frame.batch_samples
-            if frame.HasField("tensor") or announces:
+            numbers = frame.placement_version, frame.sender_nanoseconds, frame.batch_samples, frame.rate_drops
+            if frame.HasField("tensor") or any(numbers):
                 raise ProtocolError(f"{key}: a tensor is announced in its first chunk, and nowhere else")
             _check_fit(key, partial.first, begin, len(payload))
         end = begin + len(payload)
@@ -186,7 +189,13 @@ class Assembler:
             return None
         del self._under_way[key]
         return WireTensor(
-            key, first.placement_version, first.tensor, partial.buffer, first.sender_nanoseconds, first.batch_samples
+            key,
+            first.placement_version,
+            first.tensor,
+            partial.buffer,
+            first.sender_nanoseconds,
+            first.batch_samples,
+            first.rate_drops,
         )
 
     def _announce(self, key: TensorKey, frame: Frame, payload_bytes: int) -> _Partial:

@@ -234,6 +234,7 @@ class Frame(_message.Message):
     BATCH_SAMPLES_FIELD_NUMBER: _builtins.int
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     WANTS_ACK_FIELD_NUMBER: _builtins.int
+    RATE_DROPS_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The step that the tensor belongs to, or the batch of an evaluation, counted from 0; 0 for a block. Weights belong to the step after
     the one that made them; those with which a placement came into force, to its first step.
@@ -262,6 +263,10 @@ class Frame(_message.Message):
     """How many bytes of the payload are this chunk's, where another frame follows in the same message; the last frame has the rest."""
     wants_ack: _builtins.bool
     """Whether the sender waits for the ack of this chunk on a link; any other ack may wait a little for a message that goes its way."""
+    rate_drops: _builtins.int
+    """How often the learning rate has been lowered before the tensor's step because a figure of the evaluations got no better (the
+    schedule "plateau"). In its first chunk, and nowhere else.
+    """
     @_builtins.property
     def tensor(self) -> Global___TensorHeader:
         """The tensor. In its first chunk, and nowhere else."""
@@ -280,10 +285,11 @@ class Frame(_message.Message):
         batch_samples: _builtins.int = ...,
         payload_bytes: _builtins.int = ...,
         wants_ack: _builtins.bool = ...,
+        rate_drops: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_samples", b"batch_samples", "block", b"block", "offset", b"offset", "payload_bytes", b"payload_bytes", "placement_version", b"placement_version", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor", "wants_ack", b"wants_ack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_samples", b"batch_samples", "block", b"block", "offset", b"offset", "payload_bytes", b"payload_bytes", "placement_version", b"placement_version", "rate_drops", b"rate_drops", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor", "wants_ack", b"wants_ack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

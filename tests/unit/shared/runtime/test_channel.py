@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.bounds import MOST_RATE_DROPS
 from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import ProtocolError
 from shared.execution.feedback import Feedback
@@ -90,6 +91,16 @@ def sent(channel: Channel, step: int, slot: int = 0, samples: int = 4) -> WireTe
 def announce(channel: Channel, tensor: WireTensor) -> int:
     frame = next(chunks(tensor, 1 << 20))[0]
     return channel.accept(frame, key_of(frame))
+
+
+def test_more_falls_of_the_rate_than_a_run_can_have_are_refused():
+    channel = coming()
+    tensor = sent(channel, 5)
+    with pytest.raises(ProtocolError, match=f"{MOST_RATE_DROPS} is most"):
+        announce(channel, replace(tensor, rate_drops=MOST_RATE_DROPS + 1))
+    announce(channel, replace(tensor, rate_drops=MOST_RATE_DROPS))
+    parcel, _, _ = channel.add(replace(tensor, rate_drops=7))
+    assert parcel.rate_drops == 7
 
 
 @pytest.mark.parametrize("wrong", [4, 6, 2**62])
