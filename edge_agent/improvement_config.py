@@ -31,6 +31,12 @@ class EarlyStopConfig(FollowedFigure):
     """Amount by which a figure must be better than the best one to count as better."""
 
 
+_IN_GROUPS = {
+    "training.early_stop": "all members end after the steps that the first one brings, so set training.max_steps there",
+    "training.keep_best": "a member keeps no weights of its own, so leave it out",
+}
+
+
 def followed(config: "EdgeConfig") -> dict[str, FollowedFigure]:
     """List the figures that a run follows, by the key that asks for each."""
     figures: dict[str, FollowedFigure | None] = {
@@ -55,9 +61,7 @@ def check_followed(config: "EdgeConfig") -> None:
                 f"{key} is set and data.test is left out, so nothing is evaluated; give it, or leave this out"
             )
         if config.member is not None:
-            raise ValueError(
-                f"{key} is set and group.name is {config.member.name!r}; each member evaluates by itself, so leave it out"
-            )
+            raise ValueError(f"{key} is set and group.name is {config.member.name!r}; {_IN_GROUPS[key]}")
         known = [LOSS, ACCURACY, *(metric.shown_as for metric in config.training.metrics)]
         if figure.metric not in known:
             raise ValueError(

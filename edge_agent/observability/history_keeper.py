@@ -6,7 +6,7 @@ from typing import Any
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.events import BeganAgain, Evaluated, RolledBack, RowAdded, SessionOpened
-from edge_agent.training.history import HistoryFile, HistoryRow
+from edge_agent.training.history import HistoryFile, HistoryRow, totals_until
 from edge_agent.training.open_run import OpenedSession
 from edge_agent.training.statistics import Statistics
 from shared.concurrency.threads import WorkerThread
@@ -32,6 +32,8 @@ class HistoryKeeper:
         self._experiment: Experiment | None = None
         self.next_step = 0
         """Steps after which the current epoch ends, at a boundary; the last steps of the run end it too."""
+        self._may_be_back = False
+        """True until a member of a group has begun in this process: it may have rows of an earlier one."""
         events.subscribe(SessionOpened, lambda event: self._begin(event.run.session))
         events.subscribe(Evaluated, self._add)
         events.subscribe(RolledBack, lambda event: self._go_back(event.step))
@@ -46,6 +48,7 @@ class HistoryKeeper:
             self._add(None)
 
     def _begin(self, session: OpenedSession) -> None:
+        self._may_be_back |= self._experiment is None and session.experiment.config.member is not None
         self._experiment, self._disk = session.experiment, session.threads.disk
         self._look_ahead(0)
 
@@ -95,7 +98,10 @@ class HistoryKeeper:
         self._emit(RowAdded(statistics.history[-1]))
 
     def _go_back(self, step: int) -> None:
-        """Take away the rows of steps that come once more."""
+        """Take away the rows of steps that come once more. A member of a group that is back has those of its file before."""
+        if self._may_be_back and self._file is not None:
+            self._statistics.go_on(totals_until(step, self._file.unfinished()))
+        self._may_be_back = False
         rows = self._statistics.history
         if self._experiment is not None:
             self._look_ahead(step)

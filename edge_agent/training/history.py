@@ -81,7 +81,7 @@ def write_history(directory: Path, rows: Sequence[HistoryRow]) -> None:
     path, metrics = directory / HISTORY, metrics_of(rows)
     text = _lines([[*_FIXED, *metrics]]) + text_of(rows, metrics)
     try:
-        _put_aside(path, directory / SUMMARY)
+        _put_aside(directory)
     except OSError as cause:
         raise StorageError(f"{path} cannot be put aside: {cause.strerror}") from cause
     write_whole(path, lambda scratch: scratch.write_text(text))
@@ -95,6 +95,14 @@ class HistoryFile:
         """None once a disk had no room for it: that ends no run."""
         self._rows: Sequence[HistoryRow] = ()
         """Rows that this process has written."""
+
+    def unfinished(self) -> list[HistoryRow]:
+        """Read the rows that an earlier process of a run without an end has left; none where there are none."""
+        if self._directory is None or _is_finished(self._directory):
+            return []
+        with suppress(ConfigError):
+            return read_history(self._directory)
+        return []
 
     def hold(self, rows: Sequence[HistoryRow]) -> None:
         """Have the file hold these rows, the newest behind the others where these are there. A failure is logged."""
@@ -113,13 +121,28 @@ class HistoryFile:
             self._directory = None
 
 
-def _put_aside(path: Path, summary: Path) -> None:
-    """Put a history aside that belongs to the result of a finished run: a result is written after the last of its rows."""
-    if path.exists() and summary.exists() and path.stat().st_mtime_ns <= summary.stat().st_mtime_ns:
-        aside = folder_aside(path.parent)
+def totals_until(step: int, rows: Iterable[HistoryRow]) -> dict[str, Any]:
+    """Return the totals of a run, as `Statistics` has them, with the rows up to a step."""
+    kept = [row for row in rows if row.step <= step]
+    if not kept:
+        return {}
+    totals = {name: getattr(kept[-1], name) for name in ("seconds", "samples", "bytes_up", "bytes_down")}
+    return {**totals, "history": kept}
+
+
+def _is_finished(directory: Path) -> bool:
+    """Tell whether the history belongs to the result of a finished run, which is written after the last of its rows."""
+    path, summary = directory / HISTORY, directory / SUMMARY
+    return path.exists() and summary.exists() and path.stat().st_mtime_ns <= summary.stat().st_mtime_ns
+
+
+def _put_aside(directory: Path) -> None:
+    """Put a history aside that belongs to the result of a finished run."""
+    if _is_finished(directory):
+        aside = folder_aside(directory)
         assert aside is not None, "the summary is there"
         aside.mkdir(parents=True, exist_ok=True)
-        path.rename(aside / path.name)
+        (directory / HISTORY).rename(aside / HISTORY)
 
 
 def read_history(directory: Path) -> list[HistoryRow]:

@@ -151,6 +151,31 @@ async def test_each_member_of_a_group_has_rows_of_its_own_losses():
     assert [row.train_loss for row in first] != [row.train_loss for row in second], "of other samples"
 
 
+async def test_a_member_that_comes_back_goes_on_in_the_rows_of_its_file(tmp_path):
+    """It is stopped twice, with a row and some steps behind it, and the other one waits."""
+    async with running_trainer(*group_of(2)) as server:
+        more = [SHARD, TEST, "training.evaluate_every_steps=2", "training.max_steps=12"]
+        configs = [
+            member(rank, server, size=2, more=[*more, f"output.directory={tmp_path / str(rank)}"]) for rank in range(2)
+        ]
+        other = asyncio.create_task(run_training(configs[0], write_result=result_writer(configs[0])))
+        for stop in (3, 7):
+            with pytest.raises(StoppedError):
+                await unsettled(configs[1], stop=stop)
+            assert read_history(tmp_path / "1")[-1].step >= stop - 1
+        back, stayed = await asyncio.gather(unsettled(configs[1]), other)
+        rows = back.history
+        assert [row.step for row in rows] == [row.step for row in stayed.history] == list(range(2, 13, 2))
+        assert [row.test_loss for row in rows] == [row.test_loss for row in stayed.history]
+        assert read_history(tmp_path / "1") == rows
+        for name in ("seconds", "samples", "bytes_up", "bytes_down"):
+            values = [getattr(row, name) for row in rows]
+            assert values == sorted(set(values)), name
+        again = await asyncio.gather(*(run_training(config, write_result=result_writer(config)) for config in configs))
+    assert [row.step for row in again[1].history] == list(range(2, 13, 2)), "of another training of the group"
+    assert again[1].history[0].seconds < rows[-1].seconds
+
+
 async def test_the_history_of_an_earlier_result_is_kept_with_it(tmp_path):
     async with running_trainer() as server:
         flags = [
