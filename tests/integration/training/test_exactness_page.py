@@ -8,18 +8,16 @@ import torch
 from edge_agent.data import digits
 from isthmus import EdgeConfig, run_training
 from shared.config import load_config
-from tests.support.pages import blocks
 from tests.support.plain import assert_same_bits
-from tests.support.running import running_trainer, train_with
+from tests.support.running import ROOT, running_trainer, train_with
+
+EXAMPLES = ROOT / "docs" / "examples"
 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("cut", [4, 6])
-async def test_the_loop_of_the_page_is_a_run_over_sockets_bit_for_bit(cut, tmp_path, monkeypatch):
-    files = {block.title: block.text for block in blocks("exactness.md") if block.title}
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
+async def test_the_loop_of_the_page_is_a_run_over_sockets_bit_for_bit(cut, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
     async with running_trainer('models.allowed=["noisy"]') as trainer:
         flags = [
             f"trainer.address={trainer.address}",
@@ -27,9 +25,9 @@ async def test_the_loop_of_the_page_is_a_run_over_sockets_bit_for_bit(cut, tmp_p
             f"deployment.cut={cut}",
             "compute.device=cpu",
         ]
-        result = await run_training(load_config(EdgeConfig, tmp_path / "noisy.toml", flags, environ={}))
+        result = await run_training(load_config(EdgeConfig, EXAMPLES / "noisy.toml", flags, environ={}))
     plain: dict[str, object] = {}
-    exec(compile(files["plain.py"], "plain.py", "exec"), plain)
+    exec(compile((EXAMPLES / "plain.py").read_text(), "plain.py", "exec"), plain)
     sys.modules.pop("noisy")
     assert_same_bits(plain["weights"], result.module.state_dict())
     assert (plain["test_loss"], plain["accuracy"]) == (result.summary.test_loss, result.summary.accuracy)
