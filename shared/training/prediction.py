@@ -49,7 +49,7 @@ def _move(momentum: Momentum, copies: list[Tensor], states: list[dict[str, Any]]
     """Move the copies by so many times the update that the momentum alone would make at a learning rate of 1."""
     along = [state[momentum.key] for state in states]
     if momentum.square is None:
-        torch._foreach_add_(copies, along, alpha=-way)
+        torch._foreach_add_(copies, along, alpha=-way * momentum.share)
         return
     counts = [float(state["step"]) for state in states]
     roots = torch._foreach_sqrt([state[momentum.square] for state in states])

@@ -299,7 +299,7 @@ class PlainEdge:
             parameter.addcdiv_(kept["exp_avg"], divisor, value=-way / (1 - beta1**count))
         else:
             way = sum(rate * config.momentum**later for later, rate in enumerate(rates, 1))
-            parameter.add_(kept["momentum_buffer"], alpha=-way)
+            parameter.add_(kept["momentum_buffer"], alpha=-way * (config.momentum if config.nesterov else 1.0))
 
     def backward(self, step: int, gradient: Tensor | tuple[Tensor | None, ...]) -> None:
         """Apply the error gradient of a batch; of a tuple of tensors a tuple, None where there is none."""

@@ -37,7 +37,10 @@ def _state(shape: Shape, settings: SgdSettings) -> StateShapes:
 
 
 def _momentum(settings: SgdSettings) -> Momentum | None:
-    return Momentum("momentum_buffer", settings.momentum) if settings.momentum else None
+    if not settings.momentum:
+        return None
+    share = settings.momentum if settings.nesterov else 1.0  # Nesterov's update looks one more decay ahead
+    return Momentum("momentum_buffer", settings.momentum, share=share)
 
 
 SGD = OptimizerSpec("sgd", SgdSettings, "torch.optim:SGD", _keywords, _state, _momentum)

@@ -81,6 +81,8 @@ class Momentum:
     """Share of that mean that is left after an update."""
     eps: float = 0.0
     """Added to the root."""
+    share: float = 1.0
+    """Share of the tensor by which an update moves a weight."""
 
 
 SettingsT = TypeVar("SettingsT", bound=OptimizerSettings)

@@ -100,6 +100,7 @@ def texts() -> nn.Module:
 MODULES = {make.__name__: make for make in (normed, in_place, handed_on, with_buffers, partly_frozen, texts)}
 OPTIMIZERS = (
     OptimizerConfig(learning_rate=0.1, momentum=0.9, weight_decay=1e-3),
+    OptimizerConfig(learning_rate=0.1, momentum=0.6, nesterov=True),
     OptimizerConfig(name="adam", learning_rate=0.01, clip_norm=0.05),
 )
 
