@@ -15,6 +15,7 @@ import structlog
 
 from edge_agent.adaptation.measuring import Measuring, StepTimers
 from edge_agent.planning import Decision, Engine
+from edge_agent.planning.engine.returning import return_search
 from edge_agent.training.open_run import PlacementController
 from shared.concurrency.tasks import meanwhile
 from shared.errors import PlanError
@@ -94,7 +95,7 @@ class Jobs:
     async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
         """Take trainers back that answer again, if that is worth it, or leave a layout that the profile does not know."""
         engine = self._engine()
-        question, search = engine.question, engine.return_search(back)
+        question, search = engine.question, return_search(engine.question, engine.conditions, back)
         if search is None or deployer.moving:
             return
         try:

@@ -22,6 +22,7 @@ import structlog
 from edge_agent.adaptation.stage_samples import StageSamples
 from edge_agent.planning import BlockRange, Engine, Profile, Usual, WorkerProfile
 from edge_agent.planning.engine.devices import TOLERANCE
+from edge_agent.planning.engine.measuring import deciding_range
 from edge_agent.planning.measurements import Floats
 from shared.errors import IsthmusError
 
@@ -122,7 +123,8 @@ class Measurement:
             return begun
         if len(self._known) >= MOST_RANGES:
             return None
-        deciding = engine.deciding_range(self.name, *self._ratios(), self._known.keys())
+        place, margin = engine.names.index(self.name), engine.config.margin
+        deciding = deciding_range(engine.pool, engine.conditions, place, *self._ratios(), self._known.keys(), margin)
         return deciding if deciding is None or self.usual.blocks in self._known else self.usual.blocks
 
     def expected_seconds(self, run: BlockRange) -> float:

@@ -14,11 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from edge_agent.planning.cost import Conditions, Direction, Slower, conditions_of, through_others, unmeasured_links
+from edge_agent.planning.engine.decision import Observation
 from edge_agent.planning.engine.devices import Devices
 from edge_agent.planning.engine.pool import Pool
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import Floats
-from edge_agent.planning.profile import Profile
+from edge_agent.planning.profile import Hop, Profile
 
 LEAST_RATE = 1000.0
 """Bits per second assumed for a dead link, so that layouts can still be told apart."""
@@ -64,6 +65,8 @@ class Beliefs:
     def __init__(self, window_seconds: float, memory_seconds: float, profile: Profile) -> None:
         """profile: its rates are believed until links are observed."""
         self._window_seconds, self._memory_seconds = window_seconds, memory_seconds
+        self.places = {name: place for place, name in enumerate(profile.names)}
+        """Places of the workers in arrays, by name."""
         self._newest = conditions_of(profile)
         self._unknown = set(unmeasured_links(profile))
         self.devices = Devices(len(profile.workers))
@@ -85,13 +88,12 @@ class Beliefs:
                 self._speeds_mean.add(seconds, self._window_seconds, speeds)
             self._derive(current)
 
-    def note_links(
-        self, seconds: float, rates: Mapping[Direction, float], trips: Mapping[Direction, float], current: int
-    ) -> None:
+    def note_links(self, seconds: float, seen: Observation, current: int) -> None:
         """Include the links of the last `seconds`: their mean rates and round trips, as far as measured.
 
         current: today's layout, whose pipeline does the smoothing.
         """
+        rates, trips = self._directions(seen.rates), self._directions(seen.trips)
         memory_seconds = MOST_MEMORY_SECONDS
         if len(self._speeds_mean.value):
             in_flight = float((self._pool.staleness + 1)[current] / self.mean_speeds[current])
@@ -111,13 +113,21 @@ class Beliefs:
         self._remember(seconds)
         self._derive(current, seconds)
 
-    def note_work(
-        self, seconds: float, steps: int, work: Mapping[int, float], expected: Mapping[int, float], current: int
-    ) -> set[int]:
+    def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[Direction, float]:
+        places, known = self.places, self.places.keys()
+        return {
+            (places[near], places[far]): one
+            for (near, far), one in by_name.items()
+            if one is not None and {near, far} <= known  # recovery may have put blocks on others
+        }
+
+    def note_work(self, seconds: float, steps: int, seen: Observation, current: int) -> set[int]:
         """Compare the workers' times with the expected ones. Returns those that have become other devices.
 
         All that was learnt of layouts until then was learnt of others, so it is forgotten.
         """
+        work = {self.places[name]: taken for name, taken in seen.known_work.items()}
+        expected = self._pool.work_seconds(current, {self.places[name] for name in seen.encoding})
         changed = self.devices.note(seconds, steps, work, expected)
         if changed:
             self.begin_again(current)

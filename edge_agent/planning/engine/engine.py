@@ -17,40 +17,33 @@ failed change. Until then the engine only listens.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import islice
 
-import numpy as np
-
-from edge_agent.planning.cost import Conditions, conditions_of, loads_of
+from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.engine.beliefs import Beliefs
 from edge_agent.planning.engine.choosing import Choice, Contenders, choose, leave
 from edge_agent.planning.engine.config import EngineConfig
 from edge_agent.planning.engine.decision import Decision, Observation, Reason
 from edge_agent.planning.engine.devices import FreeAnswers
 from edge_agent.planning.engine.field import Field
-from edge_agent.planning.engine.generating import Search, SearchTimer, most_generated
+from edge_agent.planning.engine.generating import Search, Searches, most_generated
 from edge_agent.planning.engine.horizon import Horizon
-from edge_agent.planning.engine.measuring import BlockRange, Usual, deciding_range
+from edge_agent.planning.engine.measuring import Usual
 from edge_agent.planning.engine.outcome import Outcome
-from edge_agent.planning.engine.pool import Pool, complete_pool, generated_pool
-from edge_agent.planning.engine.returning import Elsewhere, return_search, worthy_return
+from edge_agent.planning.engine.pool import Pool, generated_pool, is_known, pool_for
+from edge_agent.planning.engine.returning import worthy_return
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.families.registry import listed
 from edge_agent.planning.layout import Layout
-from edge_agent.planning.measurements import Floats
 from edge_agent.planning.plan import Plan
-from edge_agent.planning.profile import Hop, Profile, WorkerProfile
-from edge_agent.planning.search import best, step_seconds
+from edge_agent.planning.profile import Profile, WorkerProfile
+from edge_agent.planning.search import step_seconds
 from edge_agent.planning.space import SearchSpace
 from shared.errors import PlanError
 
 FIRST_INTERVAL_SECONDS = 1.0
 """Length assumed for the time before the first observation."""
-
-LEADING = 3
-"""Layouts whose neighbours are searched, too."""
 
 
 class Engine:
@@ -72,26 +65,25 @@ class Engine:
         self.layout = layout
         self.question = Question(profile, space)
         """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
-        self._config = config or EngineConfig()
+        self.config = config or EngineConfig()
         self._total_steps = total_steps
         self.names = profile.names
-        self._places = {name: place for place, name in enumerate(self.names)}
-        self._beliefs = Beliefs(self._config.window_seconds, self._config.limits.memory_seconds, profile)
+        self._beliefs = Beliefs(self.config.window_seconds, self.config.limits.memory_seconds, profile)
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = self._refused_seconds = -math.inf
         self._step = 0
-        self._horizon = Horizon(self._config.margin, self._config.horizon_beta)
+        self._horizon = Horizon(self.config.margin, self.config.horizon_beta)
         self._is_running = False
         self._proposal: Decision | None = None
         self._is_for_good = False
-        self._elsewhere: Elsewhere | None = None
-        """None while the profile knows today's layout."""
+        self._elsewhere: Outcome | None = None
+        """Steps with a layout that the profile does not know; None while it knows today's."""
         self._outcome = Outcome(math.nan)
-        self._answers = FreeAnswers(self._config.limits.proof_seconds)
-        self._timer = SearchTimer()
+        self._answers = FreeAnswers(self.config.limits.proof_seconds)
+        self._searches = Searches()
         self._measuring_seconds = 0.0
         """Seconds of measuring since the last observation."""
-        self._field = Field(self._config, self._beliefs)
+        self._field = Field(self.config, self._beliefs)
         if not self.knows(layout):
             raise PlanError(
                 f"the profile has nothing measured for {layout}, with which the run begins; measure it first"
@@ -104,7 +96,7 @@ class Engine:
         profile: of the device and that trainer. PlanError as for any engine.
         """
         profile = profile.with_worker(self.question.profile.workers[0])
-        other = Engine(profile, space, layout, self._config, self._total_steps)
+        other = Engine(profile, space, layout, self.config, self._total_steps)
         other._beliefs.devices.take_over(0, self._beliefs.devices)
         other._field.ledger.take_over(self._field.ledger)
         return other
@@ -116,26 +108,14 @@ class Engine:
         PlanError if it leaves nothing to choose, and then nothing is changed.
         """
         question = replace(self.question, space=space)
-        pool = self._pool_for(question)
+        pool = pool_for(question, [self.layout], self.conditions)
         self.question = question
         self._field.begin(pool, self.layout)
-        self._timer.forget()
-
-    def _pool_for(self, question: Question, held: Sequence[Layout] = ()) -> Pool:
-        held = [self.layout, *held]
-        if (every := listed(question)) is not None:
-            return complete_pool(question, every, held, self.conditions)
-        return generated_pool(question, [best(question, self.conditions).layout], held, self.conditions)
+        self._searches.forget()
 
     def knows(self, layout: Layout) -> bool:
-        """Tell whether a layout begins where the samples are, and was measured. Without times by samples, only workers that
-        each run the next blocks were."""
-        places = [self._places[worker] for worker in layout.workers if worker in self._places]
-        if len(places) < len(layout.workers) or places[0]:
-            return False
-        if (costs := self.question.profile.by_samples) is not None:
-            return all(bits in costs.widths for _, bits in layout.widths)
-        return layout.is_stacked and bool(loads_of(self.question.profile, [layout]).measured()[0])
+        """Tell whether a run may go on from a layout, as `is_known` says of the present profile."""
+        return is_known(self.question.profile, layout)
 
     def observe(self, seen: Observation) -> Decision | None:
         """Take in an observation. Returns a change to make, or None. Each change needs an answer."""
@@ -150,19 +130,20 @@ class Engine:
         done_steps, self._step = step - self._step, step
         if since <= 0.0:
             return None
-        self._note_work(since, done_steps, seen)
-        self._beliefs.note_links(since, self._directions(seen.rates), self._directions(seen.trips), self._current)
+        if changed := self._beliefs.note_work(since, done_steps, seen, self._field.current):
+            self._note_other_devices(changed)
+        self._beliefs.note_links(since, seen, self._field.current)
         self._count(since, done_steps)
-        self._horizon.note(step, self._beliefs.mean_speeds, self._pool.allowed, self._current)
+        self._horizon.note(step, self._beliefs.mean_speeds, self.pool.allowed, self._field.current)
         if self._proposal is not None:
             return None
         self._is_for_good = False
         if not self._field.is_permitted:
-            if seconds - self._refused_seconds >= self._config.dwell_seconds:
-                self._propose(leave(self._contenders(), self._pool.same_but_staleness(self._current)))
-        elif seconds - self._changed_seconds >= self._config.dwell_seconds:
-            choice = choose(self._contenders(), self._field.ledger, self._config, self._field.experts)
-            if choice is not None and choice.row == self._current:
+            if seconds - self._refused_seconds >= self.config.dwell_seconds:
+                self._propose(leave(self._contenders(), self.pool.same_but_staleness(self._field.current)))
+        elif seconds - self._changed_seconds >= self.config.dwell_seconds:
+            choice = choose(self._contenders(), self._field.ledger, self.config, self._field.experts)
+            if choice is not None and choice.row == self._field.current:
                 self._field.make_home()
             elif choice is not None:
                 self._propose(choice)
@@ -179,42 +160,25 @@ class Engine:
             answers_a_device=bool(self._answers.due),
         )
 
-    @property
-    def _pool(self) -> Pool:
-        return self._field.pool
-
-    @property
-    def _current(self) -> int:
-        return self._field.current
-
     def _propose(self, choice: Choice) -> None:
-        there, here = self._beliefs.mean_speeds[[choice.row, self._current]].tolist()
-        moving_seconds = self._field.moves.moving_seconds(self._current, choice.row)
+        today = self._field.current
+        there, here = self._beliefs.mean_speeds[[choice.row, today]].tolist()
+        moving_seconds = self._field.moves.moving_seconds(today, choice.row)
         self._is_for_good = choice.is_for_good
         self._proposal = Decision(
-            self._pool[choice.row], 1.0 / there, 1.0 / here, moving_seconds, choice.abandon_after_seconds, choice.reason
+            self.pool[choice.row], 1.0 / there, 1.0 / here, moving_seconds, choice.abandon_after_seconds, choice.reason
         )
-
-    def _note_work(self, seconds: float, done_steps: int, seen: Observation) -> None:
-        places = {self._places[name] for name in seen.encoding}
-        work = {self._places[name]: taken for name, taken in seen.known_work.items()}
-        expected = self._pool.work_seconds(self._current, places)
-        if changed := self._beliefs.note_work(seconds, done_steps, work, expected, self._current):
-            self._note_other_devices(changed)
 
     def _note_other_devices(self, workers: Collection[int]) -> None:
         assert self._seconds is not None
         self._answers.note_changed(workers, self._seconds)
         self._field.ledger.forget()
-        self._timer.forget()
+        self._searches.forget()
 
-    def _directions(self, by_name: Mapping[Hop, float | None]) -> dict[tuple[int, int], float]:
-        places, known = self._places, self._places.keys()
-        return {
-            (places[near], places[far]): one
-            for (near, far), one in by_name.items()
-            if one is not None and {near, far} <= known  # recovery may have put blocks on others
-        }
+    @property
+    def pool(self) -> Pool:
+        """Return the layouts that are weighed now."""
+        return self._field.pool
 
     @property
     def home(self) -> Layout:
@@ -248,21 +212,13 @@ class Engine:
 
     def usual(self, name: str) -> Usual | None:
         """Return what a worker's steps take now; None if it has no blocks of whole batches, or its steps are not as usual."""
-        place = self._places[name]
+        place = self._beliefs.places[name]
         run = next(((tile.first, tile.stop) for tile in self.layout.tiles if tile.worker == name), None)
         devices, is_changing = self._beliefs.devices, self._proposal is not None or self._seconds is None
-        if run is None or self._pool.runs is None or is_changing or not devices.is_usual(place):
+        if run is None or self.pool.runs is None or is_changing or not devices.is_usual(place):
             return None
-        seconds = self._pool.work_seconds(self._current, ())[place]
+        seconds = self.pool.work_seconds(self._field.current, ())[place]
         return Usual(run, seconds * float(devices.factors[place]))
-
-    def deciding_range(
-        self, name: str, ratios: Floats, spreads: Floats, known: Collection[BlockRange]
-    ) -> BlockRange | None:
-        """Return the range of blocks to time next at a worker; None if no time could change the choice."""
-        return deciding_range(
-            self._pool, self._beliefs.now, self._places[name], ratios, spreads, known, self._config.margin
-        )
 
     def note_measuring(self, waited_seconds: float) -> None:
         """Note that training waited for the engine's own measuring since the last observation: it is on the account."""
@@ -270,28 +226,22 @@ class Engine:
 
     def measured_again(self, worker: WorkerProfile) -> None:
         """Use these times of a worker, taken today, instead of the profile's."""
-        place = self._places[worker.name]
+        place = self._beliefs.places[worker.name]
         self.question = replace(self.question, profile=self.question.profile.with_worker(worker))
         self._beliefs.devices.measured_again(place)
-        self._field.go_on(self._pool_for(self.question, self._held), self.layout)
-        self._beliefs.begin_again(self._current)
+        self._field.go_on(pool_for(self.question, [self.layout, *self._held], self.conditions), self.layout)
+        self._beliefs.begin_again(self._field.current)
         self._note_other_devices({place})
 
     def keep_factor(self, name: str) -> None:
         """Keep the factor of a worker that is not to be measured again, until it is off once more."""
-        self._beliefs.devices.misfits.discard(self._places[name])
+        self._beliefs.devices.misfits.discard(self._beliefs.places[name])
 
     def next_search(self) -> Search | None:
         """Return a search that is to be made now, for `weigh`; None if none is due, or all layouts are weighed."""
-        if self._seconds is None or self._pool.is_complete:
+        if self._seconds is None:
             return None
-        at = self._beliefs.now
-        if not self._timer.is_due(self._seconds, at):
-            return None
-        self._timer.begin(self._seconds, at)
-        speeds = np.where(self._pool.allowed, self._beliefs.mean_speeds, 0.0)
-        leading = [self._pool[row] for row in np.argsort(-speeds, kind="stable")[:LEADING]]
-        return Search(self.question, self._beliefs.over_time(), leading)
+        return self._searches.next(self._seconds, self.question, self.pool, self._beliefs)
 
     def weigh(self, question: Question, layouts: Sequence[Layout]) -> None:
         """Weigh the layouts that a search for a question has found, besides those that the run has or had.
@@ -301,7 +251,7 @@ class Engine:
         """
         if question is not self.question:
             return
-        weighed = islice(dict.fromkeys([*layouts, *self._pool.layouts]), most_generated(question))
+        weighed = islice(dict.fromkeys([*layouts, *self.pool.layouts]), most_generated(question))
         pool = generated_pool(question, weighed, [self.layout, *self._held], self.conditions)
         self._field.go_on(pool, self.layout)
 
@@ -309,14 +259,10 @@ class Engine:
     def _held(self) -> list[Layout]:
         """List the layouts that matter whatever a search finds."""
         proposed = [] if self._proposal is None else [self._proposal.layout]
-        return [self.home, *proposed, *(self._pool[row] for row in self._field.experts.held)]
-
-    def return_search(self, back: Collection[str]) -> Callable[[], Plan] | None:
-        """Return a search for the best layout, workers that are back among them, for `propose_return`; None for pinned cuts."""
-        return return_search(self.question, self.conditions, back)
+        return [self.home, *proposed, *(self.pool[row] for row in self._field.experts.held)]
 
     def propose_return(self, question: Question, found: Plan) -> Decision | None:
-        """Propose the layout that such a search has found, if it is worth that all workers restore a checkpoint for it.
+        """Propose the layout that a `return_search` has found, if it is worth that all workers restore a checkpoint for it.
 
         It is one with workers that are back, or any where the profile does not know today's. question: of the time of the
         search. For a former one nothing is proposed.
@@ -324,8 +270,8 @@ class Engine:
         is_new = self.is_elsewhere or not set(found.layout.workers) <= set(self.question.permitted)
         if question is not self.question or self._proposal is not None or not is_new:
             return None
-        today_seconds = self.predicted_seconds if self._elsewhere is None else self._elsewhere.seconds_per_step
-        self._proposal = worthy_return(found, today_seconds, self._remaining_steps(), self._config.margin)
+        today_seconds = self.predicted_seconds if self._elsewhere is None else self._elsewhere.measured_seconds_per_step
+        self._proposal = worthy_return(found, today_seconds, self._remaining_steps(), self.config.margin)
         self._is_for_good = self._proposal is not None
         return self._proposal
 
@@ -344,9 +290,9 @@ class Engine:
     def note_elsewhere(self, seconds: float, step: int) -> None:
         """Count the steps until now, done with a layout that the profile does not know. Its first call begins."""
         if self._elsewhere is None:
-            self._elsewhere = Elsewhere()
+            self._elsewhere = Outcome(math.nan)
         elif self._seconds is not None and step >= self._step:
-            self._elsewhere.note(seconds - self._seconds, step - self._step)
+            self._elsewhere.add(seconds - self._seconds, 0.0, step - self._step)
         self.note_standstill(seconds, step)
 
     def note_deployed(self, seconds: float, layout: Layout) -> None:
@@ -363,18 +309,18 @@ class Engine:
         if layout == was:
             self._refused_seconds = seconds
             self._field.ledger.forget()
-            self._field.experts.begin(self._current)
+            self._field.experts.begin(self._field.current)
         else:
             self._beliefs.devices.begin()
-            if layout not in self._pool:
+            if layout not in self.pool:
                 self.constrain(self.question.space)
-            self._field.current = self._pool.index(layout)
-            if self._is_for_good or not is_proposed or not self._pool.allowed[self._field.ledger.home]:
+            self._field.current = self.pool.index(layout)
+            if self._is_for_good or not is_proposed or not self.pool.allowed[self._field.ledger.home]:
                 self._field.make_home()
         filling_seconds = 0.0  # ample time until the pipeline runs evenly again
         if self._seconds is not None:  # an operator may act before the first observation
-            filling_seconds = 2.0 * float(self._pool.loads.at(self._beliefs.now).total[self._current])
-        self._steady_seconds = seconds + self._config.dwell_seconds + filling_seconds
+            filling_seconds = 2.0 * float(self.pool.loads.at(self._beliefs.now).total[self._field.current])
+        self._steady_seconds = seconds + self.config.dwell_seconds + filling_seconds
 
     def outcome(self) -> Outcome | None:
         """Return the outcome of the last change, for the record of predictions; None until a step was done since."""
@@ -392,7 +338,7 @@ class Engine:
         measuring_seconds, self._measuring_seconds = min(self._measuring_seconds, seconds), 0.0
         trained_seconds = seconds - measuring_seconds
         if self._proposal is None and self._seconds is not None and self._seconds >= self._steady_seconds:
-            self._beliefs.note_steps(trained_seconds, done_steps, self._current)
+            self._beliefs.note_steps(trained_seconds, done_steps, self._field.current)
         self._field.record(seconds, done_steps, measuring_seconds, is_moving=self._proposal is not None)
-        speed = float(self._beliefs.speeds[self._current])
+        speed = float(self._beliefs.speeds[self._field.current])
         self._outcome.add(trained_seconds, trained_seconds * speed, done_steps)

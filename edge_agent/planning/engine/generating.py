@@ -8,6 +8,8 @@ from itertools import chain, islice
 import numpy as np
 
 from edge_agent.planning.cost import Conditions
+from edge_agent.planning.engine.beliefs import Beliefs
+from edge_agent.planning.engine.pool import Pool
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.registry import neighbours
 from edge_agent.planning.layout import Layout
@@ -22,6 +24,8 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 60.0
 """Time between two searches."""
 MOVED_PART = 0.1
 """Part by which a rate or a device must have changed for another search before the longest time is over."""
+LEADING = 3
+"""Layouts whose neighbours are searched, too."""
 
 
 def most_generated(question: Question) -> int:
@@ -67,8 +71,9 @@ class Search:
                 continue
 
 
-class SearchTimer:
-    """The moment for the next search: conditions have moved by a tenth, a minute has passed, or much else has changed."""
+class Searches:
+    """The searches of one run. Another is due when conditions have moved by a tenth, a minute has passed, or much else has
+    changed."""
 
     def __init__(self) -> None:
         self._begun_seconds = -math.inf
@@ -78,16 +83,21 @@ class SearchTimer:
         """Have the next search at once."""
         self._begun_seconds, self._at = -math.inf, None
 
-    def is_due(self, seconds: float, at: Conditions) -> bool:
-        """Tell whether a search should begin. at: the conditions for which it would be."""
+    def next(self, seconds: float, question: Question, pool: Pool, beliefs: Beliefs) -> Search | None:
+        """Return the search that is to begin now; None if none is due, or all layouts are weighed."""
+        at = beliefs.now
+        if pool.is_complete or not self._is_due(seconds, at):
+            return None
+        self._begun_seconds, self._at = seconds, at
+        speeds = np.where(pool.allowed, beliefs.mean_speeds, 0.0)
+        leading = [pool[row] for row in np.argsort(-speeds, kind="stable")[:LEADING]]
+        return Search(question, beliefs.over_time(), leading)
+
+    def _is_due(self, seconds: float, at: Conditions) -> bool:
         since = seconds - self._begun_seconds
         if self._at is None or since >= LONGEST_SECONDS:
             return True
         return since >= SHORTEST_SECONDS and _differ(self._at, at)
-
-    def begin(self, seconds: float, at: Conditions) -> None:
-        """Note that a search begins."""
-        self._begun_seconds, self._at = seconds, at
 
 
 def _differ(before: Conditions, now: Conditions) -> bool:

@@ -1,5 +1,7 @@
 """The outcome of a change of deployment: predicted against measured seconds per step. An honest engine shows its error."""
 
+import math
+
 
 class Outcome:
     """The outcome of one change so far. Its times exist once a step was done."""
@@ -23,8 +25,8 @@ class Outcome:
 
     @property
     def measured_seconds_per_step(self) -> float:
-        """Return the seconds that steps took."""
-        return self._seconds / self.steps
+        """Return the seconds that steps took; NaN before the first."""
+        return self._seconds / self.steps if self.steps else math.nan
 
     def add(self, seconds: float, modelled_steps: float, steps: int) -> None:
         """Add some seconds, the model's steps in them, and the steps settled in them."""

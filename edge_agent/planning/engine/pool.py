@@ -11,15 +11,17 @@ from edge_agent.planning.cost import (
     bits_between,
     computing_seconds,
     joined,
+    loads_of,
     moved_bits,
     runs_of,
 )
 from edge_agent.planning.families.loads_at import loads_at
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.families.registry import permits
+from edge_agent.planning.families.registry import listed, permits
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import Bools, Floats, Ints
 from edge_agent.planning.profile import Profile
+from edge_agent.planning.search import best
 
 
 class Pool:
@@ -106,11 +108,24 @@ class Pool:
         }
 
 
-def complete_pool(
-    question: Question, listed: tuple[Sequence[Layout], Loads], held: Iterable[Layout], at: Conditions
-) -> Pool:
-    """Build the pool of all permitted layouts. held: those that the run has or had. at: the present conditions."""
-    layouts, loads = listed
+def is_known(profile: Profile, layout: Layout) -> bool:
+    """Tell whether a layout begins where the samples are, and was measured.
+
+    Without times by samples, only workers that each run the next blocks were.
+    """
+    if not {*layout.workers} <= {*profile.names} or layout.workers[0] != profile.names[0]:
+        return False
+    if (costs := profile.by_samples) is not None:
+        return all(bits in costs.widths for _, bits in layout.widths)
+    return layout.is_stacked and bool(loads_of(profile, [layout]).measured()[0])
+
+
+def pool_for(question: Question, held: Iterable[Layout], at: Conditions) -> Pool:
+    """Build the pool of all permitted layouts, or of the best one where they are too many. held: those that the run has or had.
+    at: the present conditions. PlanError where nothing may be chosen."""
+    if (every := listed(question)) is None:
+        return generated_pool(question, [best(question, at).layout], held, at)
+    layouts, loads = every
     known = set(layouts)
     missing = [layout for layout in dict.fromkeys(held) if layout not in known]
     if missing:
@@ -120,7 +135,7 @@ def complete_pool(
 
 
 def generated_pool(question: Question, found: Iterable[Layout], held: Iterable[Layout], at: Conditions) -> Pool:
-    """Build the pool of some layouts, without those that were not wholly measured. held, at: as for `complete_pool`."""
+    """Build the pool of some layouts, without those that were not wholly measured. held, at: as for `pool_for`."""
     layouts = list(dict.fromkeys([*held, *found]))
     loads = loads_at(question, layouts, at)
     measured = loads.measured()

@@ -19,23 +19,6 @@ LEAST_WON_SECONDS = 30.0
 """Least gain of a return."""
 
 
-class Elsewhere:
-    """The steps with a layout in force that the profile does not know."""
-
-    def __init__(self) -> None:
-        self._seconds, self._steps = 0.0, 0
-
-    def note(self, seconds: float, steps: int) -> None:
-        """Add the steps that were done in so many seconds."""
-        self._seconds += seconds
-        self._steps += steps
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Return the measured seconds of a step; NaN before the first."""
-        return self._seconds / self._steps if self._steps else math.nan
-
-
 def return_search(question: Question, at: Conditions, back: Collection[str]) -> Callable[[], Plan] | None:
     """Return a search for the best layout, workers that are back among them; None for pinned cuts."""
     space = question.space

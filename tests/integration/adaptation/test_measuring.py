@@ -31,7 +31,7 @@ class Watched:
         """By step that was timed: the worker, the blocks, when it began and ended, and what training waited."""
         self.step_ends = []
         monkeypatch.setattr(Engine, "misfits", NAMES)
-        monkeypatch.setattr(Engine, "deciding_range", self._any_range)
+        monkeypatch.setattr(measuring, "deciding_range", self._any_range)
         monkeypatch.setattr(Devices, "is_usual", lambda *_: True)
         monkeypatch.setattr(Measurement, "is_of", lambda *_: True)  # a busy machine is another device now and then
         monkeypatch.setattr(Measurement, "contradiction", "")
@@ -39,7 +39,7 @@ class Watched:
         monkeypatch.setattr(edge_agent.attempts, "timer_meanwhile", self._timers)
 
     @staticmethod
-    def _any_range(_engine, _name, ratios, _spreads, known):
+    def _any_range(_pool, _now, _worker, ratios, _spreads, known, _margin):
         return next((run for run in map(tuple, np.argwhere(np.isfinite(ratios)).tolist()) if run not in known), None)
 
     @asynccontextmanager

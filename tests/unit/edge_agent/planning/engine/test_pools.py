@@ -23,7 +23,7 @@ from edge_agent.planning import (
     simulate,
     stacked,
 )
-from edge_agent.planning.engine import engine as engine_module
+from edge_agent.planning.engine import pool as pool_module
 from edge_agent.planning.engine.generating import MOST_GENERATED, Search
 from edge_agent.planning.families import chain, registry
 from edge_agent.planning.families.registry import FAMILIES, listed, neighbours, permits
@@ -204,7 +204,7 @@ def test_an_engine_that_searches_loses_little_to_one_that_weighs_all(seed, monke
         return simulate(case.profile, [case.link], case.start, 600.0, engine, begin=PROBE_SECONDS).steps
 
     complete = steps()
-    monkeypatch.setattr(engine_module, "listed", lambda _question: None)
+    monkeypatch.setattr(pool_module, "listed", lambda _question: None)
     assert steps() >= 0.95 * complete
 
 

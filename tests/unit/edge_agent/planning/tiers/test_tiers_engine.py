@@ -17,6 +17,7 @@ from edge_agent.planning import (
     stacked,
 )
 from edge_agent.planning.cost import bits_between, computing_seconds, simulated_loads, simulated_seconds
+from edge_agent.planning.engine.returning import return_search
 from edge_agent.planning.families.registry import neighbours, permits
 from edge_agent.planning.profile_operations import coded
 from shared.errors import PlanError
@@ -162,7 +163,7 @@ def test_it_goes_on_with_two_workers_and_takes_the_third_back():
     assert set(decision.layout.workers) <= {"edge", "gpu"}
     engine.note_deployed(11.0, decision.layout)
     assert engine.predicted_seconds == pytest.approx(decision.seconds_per_step, rel=0.1)
-    found = engine.return_search(["near"])()
+    found = return_search(engine.question, engine.conditions, ["near"])()
     assert found.layout == training.start
     assert engine.propose_return(engine.question, found).layout == training.start
 
