@@ -59,9 +59,7 @@ def profile(
             rich_help_panel=SEVERAL,
         ),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what measuring it costs, and end there.", rich_help_panel=SEVERAL)
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what measuring costs, and end there.")] = False,
     worker: Annotated[
         str | None,
         typer.Option(
@@ -165,9 +163,9 @@ def profile(
         else:
             _profile_chain(loaded, out, repeats, order, tables or [], known or [], dry_run=dry_run)
         return
-    if dry_run or tables or tiers or order != GIVEN:
+    if tables or tiers or order != GIVEN:
         raise ConfigError(
-            "--dry-run, --order, --table and --tiers are for several trainers, and only one is configured; leave them out"
+            "--order, --table and --tiers are for several trainers, and only one is configured; leave them out"
         )
     settings = CalibrationSettings(
         budget_points=budget,
@@ -178,23 +176,25 @@ def profile(
         bits=whole_numbers("--calibrate-bits", bits),
         on=on,
     )
-    _profile_pair(loaded, out, repeats, settings if calibrate else None)
+    _profile_pair(loaded, out, repeats, settings if calibrate else None, dry_run=dry_run)
 
 
-def _profile_pair(config: EdgeConfig, out: Path, repeats: int, calibration: "CalibrationSettings | None") -> None:
+def _profile_pair(
+    config: EdgeConfig, out: Path, repeats: int, calibration: "CalibrationSettings | None", *, dry_run: bool
+) -> None:
     with importing("edge-agent"):
         from edge_agent.profiling.events import CopyTrained
-        from edge_agent.profiling.profile import profile_model
+        from edge_agent.profiling.workers.pair_profile import profile_pair
 
     copies: dict[type[PieceDone], str] = {} if calibration is None else {CopyTrained: "training copies"}
-    _measured(
+    profile = _measured(
         config,
         "profiling cuts",
-        lambda emit: profile_model(config, repeats, out, emit, calibration),
-        is_estimate_output=False,
+        lambda emit: profile_pair(config, out, repeats, emit, calibration=calibration, dry_run=dry_run),
         more=copies,
     )
-    typer.echo(f"profile: {out}")
+    if profile is not None:
+        typer.echo(f"profile: {out}")
 
 
 def _profile_chain(
@@ -256,14 +256,9 @@ def _measured(
     config: EdgeConfig,
     pieces: str,
     measure: "Callable[[Emit], Coroutine[Any, Any, T]]",
-    *,
-    is_estimate_output: bool = True,
     more: "Mapping[type[PieceDone], str] | None" = None,
 ) -> T:
-    """Measure, and show on standard error how far it is. pieces, more: what is counted.
-
-    is_estimate_output: has what it costs on standard output.
-    """
+    """Measure, say what it costs, and show on standard error how far it is. pieces, more: what is counted."""
     with importing("edge-agent"):
         import asyncio
 
@@ -276,7 +271,7 @@ def _measured(
     console = Console(stderr=True)
     bars = counting_bars(console, {PieceMeasured: pieces, **(more or {})})
     with process_log(config.log, sys.stderr), bars as events:
-        events.subscribe(Estimated, lambda event: (typer.echo if is_estimate_output else console.print)(event.line))
+        events.subscribe(Estimated, lambda event: typer.echo(event.line))
         return asyncio.run(measure(events.emit))
 
 

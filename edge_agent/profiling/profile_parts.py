@@ -4,35 +4,15 @@ They only save time: what cannot be trusted is measured again.
 """
 
 from pathlib import Path
-from typing import Annotated, Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
-from pydantic import Field, NonNegativeFloat, ValidationError, model_validator
+from pydantic import ValidationError
 
 from shared.checkpoint import LocalFiles
 from shared.config import Section
 
 _log = structlog.get_logger(__name__)
-Seconds = Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)]
-"""The seconds of each repeat."""
-
-
-class MeasuredCut(Section):
-    """The times of a step at one cut, or the reason why the cut was skipped."""
-
-    edge: Seconds | None = None
-    """T1."""
-    serial: Seconds | None = None
-    """T1 at K = 0."""
-    cloud: Seconds | None = None
-    """T3."""
-    skipped: str | None = None
-
-    @model_validator(mode="after")
-    def _measured_or_skipped(self) -> Self:
-        if (self.skipped is None) != all((self.edge, self.serial, self.cloud)):
-            raise ValueError("a cut was either measured or skipped")
-        return self
 
 
 class Part(Section):
@@ -40,13 +20,6 @@ class Part(Section):
 
     of: str
     """Digest of the settings that it belongs to."""
-
-
-class Measurements(Part):
-    """The measurements of a profile."""
-
-    cuts: dict[str, MeasuredCut] = Field(default={})
-    """Measurements by the number of the cut."""
 
 
 P = TypeVar("P", bound=Part)

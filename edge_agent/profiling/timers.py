@@ -25,7 +25,7 @@ from shared.model.chain import Chain
 from shared.placement import AGENT
 from shared.training.device import prepare_building_thread
 from shared.training.measure import stage_step
-from shared.training.policies import policy_of_stage
+from shared.training.policies import BackwardPolicy, policy_of_stage
 from shared.training.stage import lone_stage
 from shared.training.step_seconds import StepSeconds
 
@@ -41,11 +41,11 @@ _NOT_OF_THE_BLOCKS = (BusyError, FencedError, SessionLostError)
 """Refusals that say nothing of the blocks that were to be measured."""
 
 
-def timer_here(experiment: Experiment, threads: AgentThreads) -> Timer:
-    """Times blocks on this device."""
+def timer_here(experiment: Experiment, threads: AgentThreads, policy: type[BackwardPolicy] | None = None) -> Timer:
+    """Times blocks on this device. policy: the backward policy; that of the experiment and its K where it is left out."""
 
     def measure(first: int, stop: int, repeats: int, samples: int | None) -> list[StepSeconds]:
-        step = _step_here(experiment, experiment.chain, first, stop, samples)
+        step = _step_here(experiment, experiment.chain, first, stop, samples, policy)
         return [step() for _ in range(repeats + 1)][1:]
 
     async def timer(first: int, stop: int, repeats: int, samples: int | None = None) -> list[StepSeconds]:
@@ -55,14 +55,19 @@ def timer_here(experiment: Experiment, threads: AgentThreads) -> Timer:
 
 
 def _step_here(
-    experiment: Experiment, chain: Chain, first: int, stop: int, samples: int | None = None
+    experiment: Experiment,
+    chain: Chain,
+    first: int,
+    stop: int,
+    samples: int | None = None,
+    policy: type[BackwardPolicy] | None = None,
 ) -> Callable[[], StepSeconds]:
     """Return a function that does one step of blocks of this chain on this device, which changes their weights."""
-    deployment = experiment.config.deployment
+    backward, staleness = experiment.config.deployment.backward, experiment.placement.staleness
     return stage_step(
         lone_stage(chain, first, stop, experiment.recipe, experiment.held.device),
         chain.features[first],
-        policy_of_stage(deployment.backward, experiment.placement.staleness, ends_model=stop == len(chain.blocks)),
+        policy or policy_of_stage(backward, staleness, ends_model=stop == len(chain.blocks)),
         input_gradient=first > 0 and chain.gradients_return(first),
         samples=samples,
     )

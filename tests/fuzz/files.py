@@ -31,7 +31,8 @@ from edge_agent.planning.prediction import (
     table_to_json,
 )
 from edge_agent.planning.schedules import STRATEGIES, load_layers
-from edge_agent.profiling.profile_parts import Measurements, PartFile
+from edge_agent.profiling.profile_parts import PartFile
+from edge_agent.profiling.workers.measured_parts import WorkerMeasurements
 from edge_agent.sessions.stored_session import stored_sessions
 from isthmus import EdgeConfig
 from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
@@ -175,7 +176,7 @@ def _read_edge_record(folder: Path, data: bytes) -> object:
 
 
 def _read_parts(path: Path) -> object:
-    return _believed(PartFile(path, Measurements).load("settings").cuts)
+    return _believed(PartFile(path, WorkerMeasurements).find())
 
 
 def _read_trainer_record(folder: Path, data: bytes) -> object:

@@ -81,11 +81,11 @@ PROFILE = {
 TIERS = json.loads((ROOT / "edge_agent" / "demo" / "tiers.json").read_text())
 LAYERS = json.loads((ROOT / "edge_agent" / "demo" / "layers.json").read_text())
 PARTS = {
-    "of": "settings",
-    "cuts": {
-        "1": {"edge": [0.5, 1.0], "serial": [0.5], "cloud": [2]},
-        "2": {"skipped": "needs more memory than there is"},
-    },
+    "settings": {"kind": "pair"},
+    "seconds": {"edge": {"0:1 on 32": [[0.5, 1.0, 0.0]], "0:2 on 32": []}},
+    "links": {"edge-near": {"uplink": 8e6, "downlink": 8e6, "round_trip_seconds": 0.01}},
+    "segments": [[0]],
+    "steps": {"edge alone": 0.5},
 }
 _LANES = [
     {"phase": "edge", "of": "edge", "by_reports": False},

@@ -8,7 +8,7 @@ from edge_agent.planning.profile.files import (
     parse_profile,
     profile_to_json,
 )
-from edge_agent.planning.profile.pair import NO_OVERHEAD, pair_profile
+from edge_agent.planning.profile.pair import EDGE, NO_OVERHEAD, TRAINER, pair_profile
 from edge_agent.planning.profile.profile import (
     NO_MESSAGE,
     Hop,
@@ -21,10 +21,12 @@ from edge_agent.planning.profile.profile import (
 from edge_agent.planning.profile.whole_batches import with_batch_size
 
 __all__ = [
+    "EDGE",
     "NO_MESSAGE",
     "NO_OVERHEAD",
     "SCHEMA",
     "TIERS",
+    "TRAINER",
     "Hop",
     "MeasuredLink",
     "MessageSeconds",

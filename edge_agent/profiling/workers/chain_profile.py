@@ -24,10 +24,9 @@ from edge_agent.planning.prediction import LatencyTable
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, times_in_table, try_blocks
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.events import Estimated
-from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.timers import measuring_session
+from edge_agent.profiling.timers import Timer, measuring_session, timer_here
 from edge_agent.profiling.workers.measured_parts import MeasuredParts, Run, ToMeasure
-from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, steps_of_a_round
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, runs_with_room, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, PlanError
 from shared.events import Emit, ignore
@@ -90,7 +89,7 @@ async def _profile(
     if dry_run:
         return None
     async with measuring_session(experiment, threads) as session:
-        await measuring.measure(session, threads, emit)
+        await measuring.measure(session, {AGENT: timer_here(experiment, threads)}, emit)
     encode, _ = await threads.codec.run(codec_fits, narrow_codec(experiment.config), repeats, experiment.config)
     chain = measuring.chain(tried, LinearSeconds(encode["seconds_per_byte"], encode["seconds"]))
     text = profile_to_json(chain)
@@ -136,13 +135,8 @@ class ChainMeasuring:
         """The runs of blocks that a worker may have."""
         places = [place] if place == 0 or not self._any_order else range(1, len(self._names))
         wanted = list(dict.fromkeys(run for one in places for run in self._runs_at(one)))
-        if place > 0:
-            return wanted
-        free = available_bytes()
-        runs = [run for run in wanted if needed_bytes(self._experiment.chain, *run) <= free]
-        if len(runs) < len(wanted):
-            _log.warning("some runs of blocks do not fit in memory; they are left out", fit=len(runs), free_bytes=free)
-        return runs
+        chain = self._experiment.chain
+        return [run for run in wanted if not chain.parts_tied(*run)] if place else runs_with_room(chain, wanted)
 
     def _runs_at(self, place: int) -> list[Run]:
         """The runs at a place of the chain: each worker before and behind it has a block at least."""
@@ -150,16 +144,15 @@ class ChainMeasuring:
         blocks = len(chain.blocks)
         firsts = range(chain.first_boundary + place - 1, blocks) if place else [0]
         stops = range(chain.first_boundary + place, blocks - behind + 1) if behind else [blocks]
-        runs = [(first, stop) for first in firsts for stop in stops if first < stop]
-        return [run for run in runs if not chain.parts_tied(*run)]
+        return [(first, stop) for first in firsts for stop in stops if first < stop]
 
     def costs(self, tried: Sequence[TriedBlock]) -> list[str]:
         """List in words the measurements that are still to be made."""
         return self._measuring.costs(tried, {name: len(known) for name, known in self._known.items()})
 
-    async def measure(self, session: OpenSession, threads: AgentThreads, emit: Emit) -> None:
-        """Measure all that is not known yet, and keep it."""
-        await self._measuring.measure(session, threads, emit)
+    async def measure(self, session: OpenSession, here: Mapping[str, Timer], emit: Emit) -> None:
+        """Measure all that is not known yet, and keep it. here: as in `WorkerMeasuring.measure`."""
+        await self._measuring.measure(session, here, emit)
 
     def chain(self, tried: Sequence[TriedBlock], encode: LinearSeconds) -> Profile:
         """All that was measured. Raises PlanError where a worker has room for no run of blocks."""

@@ -33,7 +33,7 @@ from edge_agent.profiling.block_costs import trained_bytes, try_blocks
 from edge_agent.profiling.codec_times import Fit, codec_fits
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.lines import line_through
-from edge_agent.profiling.timers import measuring_session, trainer_clients
+from edge_agent.profiling.timers import measuring_session, timer_here, trainer_clients
 from edge_agent.profiling.trial import PLACED_WARM_UP_STEPS, placed_seconds
 from edge_agent.profiling.workers.chain_profile import chain_experiment
 from edge_agent.profiling.workers.costs_in_steps import costs_in_steps, with_costs
@@ -112,7 +112,7 @@ async def _profile(
     if dry_run:
         return None
     async with measuring_session(experiment, threads) as session:
-        await measuring.measure(session, threads, emit)
+        await measuring.measure(session, {AGENT: timer_here(experiment, threads)}, emit)
         if parts.done.segments is None:
             parts.add_segments(await _segments(session, links, parts))
             await asyncio.to_thread(parts.save)

@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.block_costs import TriedBlock
 from edge_agent.profiling.events import PieceMeasured
-from edge_agent.profiling.timers import is_of_the_blocks, timer_at, timer_here
+from edge_agent.profiling.memory import available_bytes, needed_bytes
+from edge_agent.profiling.timers import Timer, is_of_the_blocks, timer_at
 from edge_agent.profiling.workers.measured_links import measured_link
-from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, Run, ToMeasure
 from edge_agent.sessions.joining import join
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.link_measurement import MOST_BYTES
 from shared.control.formatting import size
 from shared.errors import RefusedError
 from shared.events import Emit
-from shared.placement import AGENT
+from shared.model.chain import Chain
 from shared.training.step_seconds import StepSeconds
 
 _log = structlog.get_logger(__name__)
@@ -38,6 +38,16 @@ _SAVED_EVERY_SECONDS = 1.0
 def steps_of_a_round(repeats: int) -> int:
     """Return the steps of one measurement, so that all rounds have `repeats` at least."""
     return math.ceil(repeats / ROUNDS)
+
+
+def runs_with_room(chain: Chain, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of blocks that fit in the memory of this device, and part no blocks that use a weight together."""
+    free = available_bytes()
+    wanted = [run for run in runs if not chain.parts_tied(*run)]
+    fit = [run for run in wanted if needed_bytes(chain, *run) <= free]
+    if len(fit) < len(wanted):
+        _log.warning("some runs of blocks do not fit in memory; they are left out", fit=len(fit), free_bytes=free)
+    return fit
 
 
 class WorkerMeasuring:
@@ -72,8 +82,9 @@ class WorkerMeasuring:
                 + (f"; {known} runs from its table" if known else "")
             )
         links = [link for link in self._links if self._parts.link(*link) is None]
-        named = ", ".join(f"{near}-{far}" for near, far in links) or "none"
-        lines.append(f"links: {named}; at most {size(MOST_BYTES)} each way on each of them")
+        if self._links:
+            named = ", ".join(f"{near}-{far}" for near, far in links) or "none"
+            lines.append(f"links: {named}; at most {size(MOST_BYTES)} each way on each of them")
         lines.append(f"about {seconds + len(links):.0f} s, if every worker is as quick as this device")
         return lines
 
@@ -81,20 +92,22 @@ class WorkerMeasuring:
         rounds = self._parts.rounds(name, piece)
         return ROUNDS if rounds is None else ROUNDS - len(rounds) if rounds else 0
 
-    async def measure(self, session: OpenSession, threads: AgentThreads, emit: Emit) -> None:
-        """Measure all that is not known yet, and keep it, whatever ends it. At the end the session is joined. Raises
-        IsthmusError."""
+    async def measure(self, session: OpenSession, here: Mapping[str, Timer], emit: Emit) -> None:
+        """Measure all that is not known yet, and keep it, whatever ends it. Where links are measured, the session is joined.
+
+        here: the timers of this device, by the names that it has among the workers. Raises IsthmusError.
+        """
         try:
-            await self._measure_workers(session, threads, emit)
-            session.members.need(session.members)
-            await join(session)  # trainers measure links for an agent alone that has the session
-            await self._measure_links(session, emit)
+            await self._measure_workers(session, here, emit)
+            if self._links:
+                session.members.need(session.members)
+                await join(session)  # trainers measure links for an agent alone that has the session
+                await self._measure_links(session, emit)
         finally:
             await asyncio.to_thread(self._parts.save)
 
-    async def _measure_workers(self, session: OpenSession, threads: AgentThreads, emit: Emit) -> None:
-        timers = {name: timer_at(trainer) for name, trainer in session.members.items()}
-        timers[AGENT] = timer_here(self._experiment, threads)
+    async def _measure_workers(self, session: OpenSession, here: Mapping[str, Timer], emit: Emit) -> None:
+        timers = {name: timer_at(trainer) for name, trainer in session.members.items()} | dict(here)
         order, saved_seconds = random.Random(0), time.monotonic()
         everything = [(name, piece) for name, pieces in self._pieces.items() for piece in pieces]
         done = 0

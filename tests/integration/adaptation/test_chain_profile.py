@@ -336,10 +336,19 @@ def test_a_dry_run_says_what_it_costs_and_asks_nobody(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("option", ["--dry-run", "--order=any"])
+@pytest.mark.parametrize("option", ["--table=far=far.json", "--order=any"])
 def test_what_is_for_a_chain_is_refused_with_one_trainer(option):
     with pytest.raises(ConfigError, match="are for several trainers, and only one is configured"):
         command(app, "profile", "--out", "profile.json", option)
+
+
+def test_a_dry_run_says_what_a_pair_costs_and_asks_nobody(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = [f"--set={flag}" for flag in (*nowhere_flags("far"), "compute.threads=1")]
+    told = command(app, "profile", "--out", "profile.json", "--dry-run", *chosen)
+    assert "edge at K = 0: 12 measurements of 4 runs of blocks, 4 steps each" in told
+    assert "far: 9 measurements of 3 runs of blocks, 4 steps each" in told
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_chain_is_not_calibrated():

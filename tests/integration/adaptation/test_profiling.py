@@ -10,23 +10,26 @@ from edge_agent.planning import LinearSeconds, MessageSeconds, Rates, load_profi
 from edge_agent.planning.profile import NO_OVERHEAD
 from edge_agent.planning.schedules import layers_of
 from edge_agent.profiling.codec_times import ENCODE_SIZES_BYTES, codec_line
+from edge_agent.profiling.events import PieceMeasured
 from edge_agent.profiling.lines import line_through
-from edge_agent.profiling.profile import profile_model
+from edge_agent.profiling.workers.pair_profile import profile_pair
+from edge_agent.profiling.workers.worker_measuring import ROUNDS
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.trainer import TrainerClient
 from shared.errors import RefusedError, UnreachableError
 from tests.integration.training.test_models import PERMITTED, SEQUENCES
 from tests.support.experiments import flags
-from tests.support.running import edge_config, running_trainer
+from tests.support.running import edge_config, emit_to, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 async def profiled(path, *more):
     seen = []
+    emit = emit_to({PieceMeasured: lambda event: seen.append((event.done, event.total))})
     async with running_trainer() as server:
         config = edge_config(*flags("cnn", "sgd"), f"trainer.address={server.address}", *more)
-        profile = await profile_model(config, 2, path, lambda event: seen.append((event.done, event.total)))
+        profile = await profile_pair(config, path, 2, emit)
     return profile, seen
 
 
@@ -36,7 +39,8 @@ async def test_everything_that_can_be_measured_is(tmp_path):
     profile, seen = await profiled(path)
     blocks = len(profile)
     assert profile_to_json(load_profile(path)) == profile_to_json(profile)
-    assert seen == [(cut, blocks) for cut in range(1, blocks + 1)]
+    pieces = ROUNDS * (blocks + blocks + blocks - 1)
+    assert seen == [(piece, pieces) for piece in range(1, pieces + 1)]
     edge, trainer = profile.workers
     for table in (edge.replayed, edge.serial):
         assert np.isfinite(table[0, 1:]).all()
@@ -88,8 +92,8 @@ async def test_a_profile_that_failed_says_why_and_measures_later_what_is_permitt
             broken.setattr(TrainerClient, "measure_stage", measure_stage)
             broken.setattr(OpenSession, "close", close)
             with pytest.raises(RefusedError, match="cannot be measured"):
-                await profile_model(edge_config(*chosen), 2, path)
-        profile = await profile_model(edge_config(*chosen, PERMITTED), 2, path)
+                await profile_pair(edge_config(*chosen), path, 2)
+        profile = await profile_pair(edge_config(*chosen, PERMITTED), path, 2)
     assert np.isfinite(profile.workers[0].replayed[0, 1:]).all(), "cut 1 was skipped before"
 
 
@@ -101,7 +105,7 @@ async def test_cuts_that_would_part_a_weight_are_not_measured(tmp_path):
     ]
     async with running_trainer("server.accept_inputs=true") as server:
         config = edge_config(*tied, f"trainer.address={server.address}", PERMITTED)
-        profile = await profile_model(config, 2, tmp_path / "profile.json")
+        profile = await profile_pair(config, tmp_path / "profile.json", 2)
     assert np.isfinite(profile.workers[0].replayed[0, 1:]).tolist() == [False, False, False, True]
 
 
