@@ -13,7 +13,7 @@ from rich.table import Table
 
 from benchmarks.groups.networks import NETWORKS, Network
 from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL, STRATEGY_NAMES
-from edge_agent.planning.schedules import STRATEGIES, Schedule
+from edge_agent.planning.schedules import STRATEGIES, ExchangeSchedule
 
 MESSAGE_SECONDS = 0.014
 WORKERS = 8
@@ -70,7 +70,7 @@ class Saving:
     papers: float
 
 
-def parts(schedule: Schedule) -> dict[str, float]:
+def parts(schedule: ExchangeSchedule) -> dict[str, float]:
     """Seconds of a step and of its halves."""
     return {
         WHOLE: schedule.step_seconds,

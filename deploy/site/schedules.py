@@ -6,7 +6,16 @@ from itertools import accumulate, pairwise
 
 from edge_agent.demo import processes
 from edge_agent.planner_names import FLOW, STRATEGY_NAMES
-from edge_agent.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, LayerEvent, Schedule, load_layers
+from edge_agent.planning.schedules import (
+    BACKWARD,
+    FORWARD,
+    PULL,
+    PUSH,
+    STRATEGIES,
+    ExchangeSchedule,
+    LayerEvent,
+    load_layers,
+)
 
 LAYERS = processes.FILES / "layers.json"
 WIDTH, LEFT, TOP = 1000, 190, 46
@@ -47,7 +56,7 @@ def _elements() -> Iterator[str]:
     yield "</svg>"
 
 
-def _strategy(schedule: Schedule, top: int, scale: float) -> Iterator[str]:
+def _strategy(schedule: ExchangeSchedule, top: int, scale: float) -> Iterator[str]:
     yield _text(14, top + 13, schedule.strategy, weight="bold")
     yield _text(14, top + 32, f"{schedule.step_seconds:.2f} s a step", colour="#546e7a")
     if schedule.strategy == FLOW:

@@ -8,7 +8,7 @@ import torch
 
 from edge_agent.group_config import GroupSection
 from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
-from edge_agent.planning.schedules import STRATEGIES, Schedule, load_layers
+from edge_agent.planning.schedules import STRATEGIES, ExchangeSchedule, load_layers
 from shared.codec import Codec, codec_by_name
 from shared.errors import ConfigError
 from shared.placement import Exchange
@@ -40,7 +40,7 @@ def is_made_again(group: GroupSection) -> bool:
     return group.schedule in (IBATCH, DYNACOMM) and group.layers is None
 
 
-def exchange_by(schedule: Schedule, ends: Sequence[int], blocks: int) -> Exchange:
+def exchange_by(schedule: ExchangeSchedule, ends: Sequence[int], blocks: int) -> Exchange:
     """Return the exchange that a schedule with a barrier has of so many blocks.
 
     ends: the block at which each of its layers begins, and the end of the last. Blocks behind that travel together.

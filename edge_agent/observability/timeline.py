@@ -42,7 +42,7 @@ class RateNews:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class RecordedTimeline:
     """A time line: its lanes from top to bottom, and the work that was done in them."""
 
     lanes: tuple[TimelineLane, ...]
@@ -111,7 +111,7 @@ def _event(entry: Span | RateNews, number: int, begin: float) -> dict[str, Any]:
     }
 
 
-def load(path: Path) -> Trace:
+def load(path: Path) -> RecordedTimeline:
     """Load the spans that `Timeline.write` wrote, in its order; seconds from the first span. Raises ConfigError for
     other files.
 
@@ -132,7 +132,7 @@ def load(path: Path) -> Trace:
     if not spans:
         raise ConfigError(f"time line {path} is empty; the run that wrote it made no step")
     unnamed = sorted({span.lane for span in spans} - set(lanes.values()), key=lambda lane: TIMED.index(lane.phase))
-    return Trace((*lanes.values(), *unnamed), spans, rates)
+    return RecordedTimeline((*lanes.values(), *unnamed), spans, rates)
 
 
 def _lane(found: Mapping[str, Any]) -> TimelineLane:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from edge_agent.observability.lanes import TimelineLane
-from edge_agent.observability.timeline import Span, Trace
+from edge_agent.observability.timeline import RecordedTimeline, Span
 from shared.errors import ConfigError
 from shared.telemetry.phases import PHASES
 
@@ -67,7 +67,7 @@ class TimelineWindow:
         return f"{self.rates[lane] / 1e6:.1f} Mbit/s" if lane in self.rates else ""
 
 
-def choose_window(trace: Trace, steps: int, first_step: int | None = None) -> TimelineWindow:
+def choose_window(trace: RecordedTimeline, steps: int, first_step: int | None = None) -> TimelineWindow:
     """A window of so many steps, or of all where there are fewer.
 
     first_step: where it begins; None takes a stretch of typical length, the median of all that begin after the first

@@ -65,13 +65,13 @@ class CheckpointStore:
 
     def save(self, name: CheckpointName, facts: dict[str, Any], data: bytes) -> None:
         """Write this side's part. Raises StorageError; then there is no part of that name, or a whole one."""
-        self._save(_File(name), facts, data)
+        self._save(_StoredFile(name), facts, data)
 
     def save_replica(self, name: CheckpointName, block: int, data: bytes | memoryview) -> None:
         """Write a block of another side's part. Raises StorageError; then it is not here, or whole."""
-        self._save(_File(name, block), {}, data)
+        self._save(_StoredFile(name, block), {}, data)
 
-    def _save(self, file: "_File", facts: dict[str, Any], data: bytes | memoryview) -> None:
+    def _save(self, file: "_StoredFile", facts: dict[str, Any], data: bytes | memoryview) -> None:
         manifest = {
             "format": FORMAT,
             **file.identity,
@@ -105,18 +105,18 @@ class CheckpointStore:
 
         Raises DamagedCheckpointError when it is not whole or not there, StorageError when it cannot be read.
         """
-        return self._load(_File(name))
+        return self._load(_StoredFile(name))
 
     def facts(self, name: CheckpointName) -> dict[str, Any]:
         """Read the facts of this side's part, and not its data. Raises DamagedCheckpointError, StorageError."""
-        facts: dict[str, Any] = _read_manifest(self.files.read(_File(name).manifest), _File(name))["facts"]
+        facts: dict[str, Any] = _read_manifest(self.files.read(_StoredFile(name).manifest), _StoredFile(name))["facts"]
         return facts
 
     def load_replica(self, name: CheckpointName, block: int) -> Checkpoint:
         """The same for a block of another side's part."""
-        return self._load(_File(name, block))
+        return self._load(_StoredFile(name, block))
 
-    def _load(self, file: "_File") -> Checkpoint:
+    def _load(self, file: "_StoredFile") -> Checkpoint:
         manifest = _read_manifest(self.files.read(file.manifest), file)
         data = self.files.read(file.data)
         if data is None:
@@ -139,7 +139,7 @@ class CheckpointStore:
 
     def remove(self, name: CheckpointName) -> None:
         """Remove a checkpoint with its replicas, if it is there. Raises StorageError."""
-        for file in {_File(name), *(file for file in self._listed() if file.name == name)}:
+        for file in {_StoredFile(name), *(file for file in self._listed() if file.name == name)}:
             self.files.remove(file.manifest)
             self.files.remove(file.data)
 
@@ -150,7 +150,7 @@ class CheckpointStore:
         """
         sizes, listed = self.files.sizes(), self._listed()
         retained = self._retained({name, *(file.name for file in listed)}, pinned)
-        for gone in (_File(name), *(file for file in listed if file.name not in retained)):
+        for gone in (_StoredFile(name), *(file for file in listed if file.name not in retained)):
             sizes.pop(gone.manifest, None)
             sizes.pop(gone.data, None)
         return data_bytes + sum(sizes.values())
@@ -158,7 +158,7 @@ class CheckpointStore:
     def bytes_with_replica(self, name: CheckpointName, block: int, data_bytes: int) -> int:
         """The same once a replica of `data_bytes` is saved, which prunes nothing. Raises StorageError."""
         sizes = self.files.sizes()
-        sizes.pop(_File(name, block).data, None)
+        sizes.pop(_StoredFile(name, block).data, None)
         return data_bytes + sum(sizes.values())
 
     def prune(self, pinned: Collection[CheckpointName] = ()) -> None:
@@ -175,17 +175,17 @@ class CheckpointStore:
     def _retained(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
         return {*sorted(names, reverse=True)[: self._keep], *pinned}
 
-    def _listed(self) -> list["_File"]:
+    def _listed(self) -> list["_StoredFile"]:
         """All that has a manifest."""
         found = [_MANIFEST.fullmatch(name) for name in self.files.names()]
         return [
-            _File(CheckpointName(int(match[1]), int(match[2])), None if match[3] is None else int(match[3]))
+            _StoredFile(CheckpointName(int(match[1]), int(match[2])), None if match[3] is None else int(match[3]))
             for match in found
             if match is not None
         ]
 
 
-class _File(NamedTuple):
+class _StoredFile(NamedTuple):
     """A side's part of a checkpoint, or its replica of one block."""
 
     name: CheckpointName
@@ -215,7 +215,7 @@ class _File(NamedTuple):
         return f"checkpoint {self.name}" if self.block is None else f"block {self.block} of checkpoint {self.name}"
 
 
-def _read_manifest(sealed: bytes | None, file: _File) -> dict[str, Any]:
+def _read_manifest(sealed: bytes | None, file: _StoredFile) -> dict[str, Any]:
     """The manifest. Raises DamagedCheckpointError for bytes that were not written for this file."""
     if sealed is None:
         raise DamagedCheckpointError(f"{file}: its manifest is missing")

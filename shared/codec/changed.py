@@ -22,7 +22,7 @@ _HEAD_BYTES = 5
 """Bytes of a sample's number, and of what is sent of it."""
 
 
-class Sent(IntEnum):
+class SentPart(IntEnum):
     """Parts of a sample's feature that are sent."""
 
     NOTHING = 0
@@ -39,8 +39,8 @@ class Changed(Codec):
         super().__init__(spec)
         whole, change = spec.name.split(SINCE)
         self._codecs = {
-            Sent.WHOLE: codec_by_name(by_sample(whole)),
-            Sent.CHANGE: codec_by_name(by_sample(change)),
+            SentPart.WHOLE: codec_by_name(by_sample(whole)),
+            SentPart.CHANGE: codec_by_name(by_sample(change)),
         }
 
     def encode(self, tensor: Tensor) -> Encoded:
@@ -60,9 +60,11 @@ class Changed(Codec):
         tensor, shape = tensor.detach().contiguous(), tuple(tensor.shape)
         change = tensor - kept
         rests = _norms(change) <= above * _norms(tensor)
-        sent = torch.where(is_kept, torch.where(rests, Sent.NOTHING, Sent.CHANGE), Sent.WHOLE).to(torch.uint8)
+        sent = torch.where(is_kept, torch.where(rests, SentPart.NOTHING, SentPart.CHANGE), SentPart.WHOLE).to(
+            torch.uint8
+        )
         parts = [memory_of(numbers.to(torch.int32)), memory_of(sent)]
-        for what, of in ((Sent.WHOLE, tensor), (Sent.CHANGE, change)):
+        for what, of in ((SentPart.WHOLE, tensor), (SentPart.CHANGE, change)):
             if len(rows := (sent == what).nonzero().view(-1)):
                 parts.append(self._codecs[what].encode(of[rows]).payload)
         payload = memoryview(b"".join(parts))
@@ -84,7 +86,7 @@ class Changed(Codec):
         Raises ProtocolError where a feature is not sent whole and was not kept, and as `Codec.decode` does.
         """
         _, sent = self._head(encoded)
-        if not is_kept[sent != Sent.WHOLE].all():
+        if not is_kept[sent != SentPart.WHOLE].all():
             raise ProtocolError(
                 f"payload of codec {self.name}: has the change of a sample of which no feature is kept here"
             )
@@ -97,12 +99,12 @@ class Changed(Codec):
         begin = _HEAD_BYTES * shape[0]
         check_bytes(encoded, begin + sum(sizes.values()))
         features = kept.clone(memory_format=torch.contiguous_format)
-        for what in (Sent.WHOLE, Sent.CHANGE):
+        for what in (SentPart.WHOLE, SentPart.CHANGE):
             if count := len(rows[what]):
                 of, codec = (count, *shape[1:]), self._codecs[what]
                 payload = encoded.payload[begin : begin + sizes[what]]
                 decoded = codec.decode(Encoded(codec.name, dtype, of, contiguous_strides(of), payload))
-                features[rows[what]] = decoded if what is Sent.WHOLE else features[rows[what]] + decoded
+                features[rows[what]] = decoded if what is SentPart.WHOLE else features[rows[what]] + decoded
                 begin += sizes[what]
         return features
 
@@ -128,9 +130,9 @@ class Changed(Codec):
             return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.uint8)
         head = tensor_over(encoded.payload[: _HEAD_BYTES * count])
         sent = head[4 * count :]
-        if int(sent.max()) > Sent.WHOLE:
+        if int(sent.max()) > SentPart.WHOLE:
             raise ProtocolError(
-                f"payload of codec {self.name}: says {int(sent.max())} of a sample; {Sent.WHOLE} is the most"
+                f"payload of codec {self.name}: says {int(sent.max())} of a sample; {SentPart.WHOLE} is the most"
             )
         return head[: 4 * count].view(torch.int32).long(), sent
 

@@ -28,7 +28,7 @@ _ACCEPT_AGAIN_SECONDS = 1.0
 """Delay after a connection could not be accepted, as where no descriptor is left."""
 
 
-class Connections:
+class BrowserConnections:
     """Connections that are answered by one function."""
 
     def __init__(

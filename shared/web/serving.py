@@ -19,7 +19,7 @@ from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.tls import TlsFiles, read_material
 from shared.transport.auth.tokens import Scope, TokenBook, read_tokens
 from shared.web.calls import Calls
-from shared.web.connections import Connections
+from shared.web.connections import BrowserConnections
 from shared.web.site import Site
 
 _log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ async def serving_page(
     site = Site(
         service.full_name, Calls(service, handlers, gate), scheme, lambda: () if tls is None else tls.get().names
     )
-    connections = Connections(site.answer, None if tls is None else lambda: tls.get().context)
+    connections = BrowserConnections(site.answer, None if tls is None else lambda: tls.get().context)
     with _listening(config.listen) as listening:
         host, _, _ = config.listen.rpartition(":")
         _log.info("page", address=f"{scheme}://{host}:{listening.getsockname()[1]}/")

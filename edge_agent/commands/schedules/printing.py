@@ -13,8 +13,8 @@ from edge_agent.planning.schedules import (
     PULL,
     PUSH,
     STRATEGIES,
+    ExchangeSchedule,
     Layers,
-    Schedule,
     Segment,
     bound_seconds,
     layers_of,
@@ -48,12 +48,12 @@ def _layers(profile: Path, uplink: str | None, downlink: str | None, round_trip:
     return layers_of(loaded, read_link(uplink, downlink, round_trip, loaded))
 
 
-def print_schedule(schedule: Schedule, bound_seconds: float, *, as_json: bool) -> None:
+def print_schedule(schedule: ExchangeSchedule, bound_seconds: float, *, as_json: bool) -> None:
     """Print a schedule. bound_seconds: those that no exchange without a barrier can beat."""
     typer.echo(json.dumps(schedule_fields(schedule, bound_seconds)) if as_json else described(schedule, bound_seconds))
 
 
-def schedule_fields(schedule: Schedule, bound_seconds: float) -> dict[str, object]:
+def schedule_fields(schedule: ExchangeSchedule, bound_seconds: float) -> dict[str, object]:
     """Return a schedule as its JSON object."""
     return {
         "strategy": schedule.strategy,
@@ -69,7 +69,7 @@ def schedule_fields(schedule: Schedule, bound_seconds: float) -> dict[str, objec
     }
 
 
-def described(schedule: Schedule, bound_seconds: float) -> str:
+def described(schedule: ExchangeSchedule, bound_seconds: float) -> str:
     """Return a schedule in words."""
     lines = [
         f"{schedule.strategy}: {schedule.step_seconds:.4g} s a step (no exchange takes less than {bound_seconds:.4g} s)"
@@ -86,7 +86,7 @@ def described(schedule: Schedule, bound_seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _messages(schedule: Schedule, kind: str, segments: Sequence[Segment] | None) -> str:
+def _messages(schedule: ExchangeSchedule, kind: str, segments: Sequence[Segment] | None) -> str:
     if segments is None:
         return f"{len({event.begin for event in schedule.events if event.kind == kind})} messages of slices"
     shown = ", ".join(f"[{first}, {stop})" for first, stop in segments)

@@ -12,7 +12,7 @@ from edge_agent.planning.schedules.flow import run_seconds
 from edge_agent.planning.schedules.layers import Layers, check_members, load_layers, parse_layers
 from edge_agent.planning.schedules.over_traces import compare_strategies
 from edge_agent.planning.schedules.profiled import layers_of
-from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, LayerEvent, Schedule
+from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, ExchangeSchedule, LayerEvent
 from edge_agent.planning.schedules.strategies import STRATEGIES
 
 __all__ = [
@@ -23,9 +23,9 @@ __all__ = [
     "STRATEGIES",
     "Bounds",
     "Direction",
+    "ExchangeSchedule",
     "LayerEvent",
     "Layers",
-    "Schedule",
     "ScheduleAgain",
     "Segment",
     "bound_seconds",

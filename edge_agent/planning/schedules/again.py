@@ -9,7 +9,7 @@ from itertools import chain
 from edge_agent.planning.papers.dynacomm import Bounds, Direction, Segment
 from edge_agent.planning.schedules.barrier import with_barrier
 from edge_agent.planning.schedules.layers import Layers
-from edge_agent.planning.schedules.schedule import Schedule
+from edge_agent.planning.schedules.schedule import ExchangeSchedule
 
 MOVED = 0.1
 """Part by which rates or times have to move between two epochs for another schedule (paper 002 makes one an epoch)."""
@@ -20,7 +20,7 @@ LEAST_SAVED = 0.05
 class ScheduleAgain:
     """The schedule of one member by one strategy."""
 
-    def __init__(self, strategy: Callable[[Layers], Schedule], steps_per_epoch: int) -> None:
+    def __init__(self, strategy: Callable[[Layers], ExchangeSchedule], steps_per_epoch: int) -> None:
         """strategy: one with a barrier."""
         self._strategy = strategy
         self._steps_per_epoch = steps_per_epoch
@@ -32,14 +32,14 @@ class ScheduleAgain:
         before = self._made_for
         return before is None or step // self._steps_per_epoch != self._epoch or has_moved(before, layers)
 
-    def made(self, layers: Layers, step: int, in_force: tuple[Bounds, Bounds]) -> Schedule | None:
+    def made(self, layers: Layers, step: int, in_force: tuple[Bounds, Bounds]) -> ExchangeSchedule | None:
         """Make a schedule for these layers. Returns None where the partitions in force, to pull and to push, are as good."""
         self._made_for, self._epoch = layers, step // self._steps_per_epoch
         schedule, today = self._strategy(layers), kept(layers, *in_force)
         return schedule if schedule.step_seconds <= (1.0 - LEAST_SAVED) * today.step_seconds else None
 
 
-def kept(layers: Layers, pull: Bounds, push: Bounds) -> Schedule:
+def kept(layers: Layers, pull: Bounds, push: Bounds) -> ExchangeSchedule:
     """Return the schedule of partitions that are given."""
 
     def given(bounds: Bounds) -> Callable[[Direction], Bounds]:

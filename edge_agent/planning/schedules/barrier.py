@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from edge_agent.planning.papers.dynacomm import Bounds, Direction, Segment
 from edge_agent.planning.schedules.layers import Layers
-from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, LayerEvent, Schedule
+from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, ExchangeSchedule, LayerEvent
 
 Solver = Callable[[Direction], Bounds]
 
@@ -21,13 +21,13 @@ def layerwise(direction: Direction) -> Bounds:
     return tuple(range(len(direction) + 1))
 
 
-def with_barrier(strategy: str, layers: Layers, forward: Solver, backward: Solver) -> Schedule:
+def with_barrier(strategy: str, layers: Layers, forward: Solver, backward: Solver) -> ExchangeSchedule:
     """Return the schedule of the partitions that two solvers choose."""
     pull = Direction.of(layers.pull_seconds, layers.forward_seconds, layers.message_seconds)
     push = Direction.of(layers.push_seconds, layers.backward_seconds, layers.message_seconds)
     pulls = tuple(pairwise(pulled := forward(pull)))
     pushes = tuple(reversed(tuple(pairwise(pushed := backward(push)))))
-    return Schedule(
+    return ExchangeSchedule(
         strategy,
         partial(_events, layers, pulls, pushes),
         forward_seconds=pull.seconds(pulled),

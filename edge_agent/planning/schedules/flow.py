@@ -8,7 +8,7 @@ from edge_agent.planner_names import FLOW
 from edge_agent.planning.schedules.bound import bound_seconds
 from edge_agent.planning.schedules.layers import Layers
 from edge_agent.planning.schedules.period import Period, play, run_slices, sliced
-from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, LayerEvent, Schedule
+from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, ExchangeSchedule, LayerEvent
 
 LEAST_MESSAGE_BYTES = 64 * 1024
 SLICES_PER_MESSAGE = 6
@@ -21,11 +21,11 @@ NEAR_ENOUGH = 1.002
 """No further size is tried once a period is this near to the bound."""
 
 
-def flow(layers: Layers) -> Schedule:
+def flow(layers: Layers) -> ExchangeSchedule:
     """Return the schedule of the best period among those tried."""
     message_bytes, period = _best(layers)
     backward_seconds = sum(layers.backward_seconds)
-    return Schedule(
+    return ExchangeSchedule(
         FLOW,
         partial(_events, layers, period),
         forward_seconds=period.seconds - backward_seconds,

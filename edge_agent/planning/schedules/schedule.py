@@ -24,7 +24,7 @@ class LayerEvent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ExchangeSchedule:
     """The exchange of parameters by one strategy, and how long a step takes."""
 
     strategy: str

@@ -9,9 +9,9 @@ from edge_agent.planning.schedules.barrier import layerwise, sequential, with_ba
 from edge_agent.planning.schedules.flow import flow
 from edge_agent.planning.schedules.ibatch import ibatch_backward, ibatch_forward
 from edge_agent.planning.schedules.layers import Layers
-from edge_agent.planning.schedules.schedule import Schedule
+from edge_agent.planning.schedules.schedule import ExchangeSchedule
 
-STRATEGIES: Mapping[str, Callable[[Layers], Schedule]] = {
+STRATEGIES: Mapping[str, Callable[[Layers], ExchangeSchedule]] = {
     SEQUENTIAL: partial(with_barrier, SEQUENTIAL, forward=sequential, backward=sequential),
     LAYERWISE: partial(with_barrier, LAYERWISE, forward=layerwise, backward=layerwise),
     IBATCH: partial(with_barrier, IBATCH, forward=ibatch_forward, backward=ibatch_backward),

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from edge_agent.commands.timeline import timeline
 from edge_agent.commands.timeline_plot import draw
 from edge_agent.observability.lanes import lanes_of
-from edge_agent.observability.timeline import MOST_ENTRIES, Span, Timeline, Trace, load
+from edge_agent.observability.timeline import MOST_ENTRIES, RecordedTimeline, Span, Timeline, load
 from edge_agent.observability.timeline_window import choose_window, in_turn, summary
 from shared.errors import ConfigError
 from shared.placement import AGENT, Link, two_workers
@@ -61,7 +61,7 @@ def pipeline(seconds: dict[str, float], limit: int, steps: int, epoch_steps: int
 
 def window_of(spans, *arguments, **named):
     """Return the window of a time line of two workers."""
-    return choose_window(Trace(tuple(LANES.values()), tuple(spans)), *arguments, **named)
+    return choose_window(RecordedTimeline(tuple(LANES.values()), tuple(spans)), *arguments, **named)
 
 
 def write(spans, path):
