@@ -36,6 +36,7 @@ from edge_agent.planning import (
     SearchSpace,
     layout_of,
 )
+from edge_agent.planning.engine.pool import is_measured
 from edge_agent.planning.profile import Hop
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import PlacementController
@@ -89,8 +90,8 @@ class DecisionLoop:
         """Held by the one that uses the engine."""
         self.measuring_seconds = 0.0
         """Seconds that training waited for the engine's own measuring."""
-        measuring = Measuring(lambda: self.engine, self._alone, self._note_measuring)
-        self._jobs = Jobs(lambda: self.engine, self._alone, measuring)
+        measuring = Measuring(self.engine, self._alone, self._note_measuring)
+        self._jobs = Jobs(self.engine, self._alone, measuring)
 
     @asynccontextmanager
     async def running(self, deployer: PlacementController, timers: StepTimers) -> AsyncIterator[None]:
@@ -105,38 +106,35 @@ class DecisionLoop:
     async def look(self, deployer: PlacementController, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
         async with self._alone:
-            await self._look(deployer, seconds)
-
-    async def _look(self, deployer: PlacementController, seconds: float) -> None:
-        stood_still, self._statistics.stood_still = self._statistics.stood_still, False
-        if self._withdraws:
-            self._withdraws = False
-            self._want(deployer, self.engine.layout)
-        if self._rests_alone and not trainers_with_blocks(deployer.placement):
-            self._links.end()
-            self.engine.note_standstill(seconds, self._statistics.steps)
-            return
-        if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
-            is_known = not deployer.moving and await self._report_placement(deployer, seconds)
-            if stood_still or not (is_known and self._statistics.is_flowing):
-                self._rest(deployer, seconds, is_known=is_known)
+            stood_still, self._statistics.stood_still = self._statistics.stood_still, False
+            if self._withdraws:
+                self._withdraws = False
+                self._want(deployer, self.engine.layout)
+            if self._rests_alone and not trainers_with_blocks(deployer.placement):
+                self._links.end()
+                self.engine.note_standstill(seconds, self._statistics.steps)
                 return
-        known = self._links.known(self.engine, seconds, is_moving=deployer.moving)
-        if not known and not self._links.are_measured(self.engine):
-            return
-        rates: dict[Hop, float | None] = dict(self._statistics.link_rates)
-        trips: dict[Hop, float | None] = {}
-        for name, link in known.items():
-            rates[self._here, name], rates[name, self._here] = link.uplink, link.downlink
-            trips[self._here, name] = link.round_trip_seconds
-        trips |= self._statistics.link_trips
-        work, encoding = self.take_seconds(), self._take_encoding()
-        seen = Observation(seconds, self._statistics.steps, rates, trips, work, encoding)
-        decision = await asyncio.to_thread(self.engine.observe, seen)
-        self._jobs.wake()
-        self._export()
-        if decision is not None:
-            self.apply(deployer, decision)
+            if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
+                is_known = not deployer.moving and await self._report_placement(deployer, seconds)
+                if stood_still or not (is_known and self._statistics.is_flowing):
+                    self._rest(deployer, seconds, is_known=is_known)
+                    return
+            known = self._links.known(self.engine, seconds, is_moving=deployer.moving)
+            if not known and not self._links.are_measured(self.engine):
+                return
+            rates: dict[Hop, float | None] = dict(self._statistics.link_rates)
+            trips: dict[Hop, float | None] = {}
+            for name, link in known.items():
+                rates[self._here, name], rates[name, self._here] = link.uplink, link.downlink
+                trips[self._here, name] = link.round_trip_seconds
+            trips |= self._statistics.link_trips
+            work, encoding = self.take_seconds(), self._take_encoding()
+            seen = Observation(seconds, self._statistics.steps, rates, trips, work, encoding)
+            decision = await asyncio.to_thread(self.engine.observe, seen)
+            self._jobs.wake()
+            self._export()
+            if decision is not None:
+                self.apply(deployer, decision)
 
     def _rest(self, deployer: PlacementController, seconds: float, *, is_known: bool) -> None:
         """Judge nothing until the next look."""
@@ -183,7 +181,7 @@ class DecisionLoop:
             if self.planner == FIXED:
                 self._unpinned_space = self._holding(actual)
             await self._constrain_as_pinned()
-        if not self.engine.knows(actual):
+        if not is_measured(self.engine.question.profile, actual):
             if self._proposal is not None:  # something else came into force
                 self._proposal = None
                 self.engine.note_deployed(seconds, self.engine.layout)
@@ -208,7 +206,7 @@ class DecisionLoop:
         self._log_outcome()
         profile = self._profile_with(trainer)
         try:
-            self.engine = await asyncio.to_thread(self.engine.handed_over, profile, self._configured_space, layout)
+            await asyncio.to_thread(self.engine.hand_over, profile, self._configured_space, layout)
         except PlanError as unknown:
             _log.warning("the engine rests with another trainer", trainer=trainer, reason=str(unknown))
             return

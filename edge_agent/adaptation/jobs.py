@@ -34,8 +34,8 @@ Apply = Callable[[PlacementController, Decision], None]
 class Jobs:
     """The work of one run, on its event loop; what computes runs on other threads."""
 
-    def __init__(self, engine: Callable[[], Engine], alone: asyncio.Lock, measuring: Measuring) -> None:
-        """engine: returns the one of today's trainers. alone: held by the one that uses it."""
+    def __init__(self, engine: Engine, alone: asyncio.Lock, measuring: Measuring) -> None:
+        """alone: held by the one that uses the engine."""
         self._engine = engine
         self._alone = alone
         self._looked = asyncio.Event()
@@ -67,8 +67,7 @@ class Jobs:
     async def search(self) -> None:
         """Find the layouts that are worth weighing, where the engine wants that and searches have not taken too long."""
         begun = time.monotonic()
-        engine = self._engine()
-        if begun < self._next_search_seconds or (search := engine.next_search()) is None:
+        if begun < self._next_search_seconds or (search := self._engine.next_search()) is None:
             return
         try:
             found = await asyncio.to_thread(search.run)
@@ -79,7 +78,7 @@ class Jobs:
         searched_seconds = time.monotonic() - begun
         async with self._alone:  # others' work may have it for long, which is no work of a search
             begun = time.monotonic()
-            await asyncio.to_thread(engine.weigh, search.question, found)
+            await asyncio.to_thread(self._engine.weigh, search.question, found)
         self._rest_after(searched_seconds + time.monotonic() - begun)
 
     def _rest_after(self, worked_seconds: float) -> None:
@@ -89,12 +88,12 @@ class Jobs:
     async def _ask_who_is_back(self, deployer: PlacementController, apply: Apply) -> None:
         while True:
             await asyncio.sleep(ASK_SECONDS)
-            if (back := await deployer.back()) or self._engine().is_elsewhere:
+            if (back := await deployer.back()) or self._engine.is_elsewhere:
                 await self.take_back(deployer, back, apply)
 
     async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
         """Take trainers back that answer again, if that is worth it, or leave a layout that the profile does not know."""
-        engine = self._engine()
+        engine = self._engine
         question, search = engine.question, return_search(engine.question, engine.conditions, back)
         if search is None or deployer.moving:
             return

@@ -88,7 +88,7 @@ class Measurement:
         """Time that it has cost until now."""
         self._profile = engine.question.profile
         self._worker = self._profile.worker(name)
-        self._before: Floats = self._worker.at_once if engine.layout.staleness == 0 else self._worker.replayed
+        self._before: Floats = self._worker.seconds_at(engine.layout.staleness)
         self._samples = StageSamples(self._before)
         self._steps: dict[BlockRange, list[float]] = defaultdict(list)
         self._unsettled: tuple[BlockRange, float] | None = None
@@ -173,13 +173,14 @@ class Measuring:
 
     def __init__(
         self,
-        engine: Callable[[], Engine],
+        engine: Engine,
         alone: asyncio.Lock,
         note: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """engine: returns the one of today's trainers. alone: held by the one that uses it. note: hears of the seconds that
-        training waited for a step. clock: seconds that never go back.
+        """alone: held by the one that uses the engine. note: hears of the seconds that training waited for a step.
+
+        clock: seconds that never go back.
         """
         self._clock = clock
         self._engine = engine
@@ -220,11 +221,11 @@ class Measuring:
         self._note(timed.waited_seconds)
         measurement.note(run, timed)
         async with self._alone:
-            self._engine().note_measuring(timed.waited_seconds)
+            self._engine.note_measuring(timed.waited_seconds)
 
     async def _measurement_now(self, now_seconds: float) -> Measurement | None:
         """Return the measurement to go on with, or begin one; None where there is none, or steps are not as usual."""
-        engine, measurement = self._engine(), self._measurement
+        engine, measurement = self._engine, self._measurement
         if measurement is not None:
             is_wanted = measurement.name in engine.misfits
             usual = engine.usual(measurement.name) if is_wanted else None
@@ -245,7 +246,7 @@ class Measuring:
 
     async def _next_range(self, measurement: Measurement) -> BlockRange | None:
         """Return the range to time next; None where the measurement is over, and its times are in use or refused."""
-        engine, name = self._engine(), measurement.name
+        engine, name = self._engine, measurement.name
         if reason := measurement.contradiction:
             await self._give_up(measurement, reason)
             return None
@@ -272,7 +273,7 @@ class Measuring:
             reason=reason,
             training_waited_seconds=round(measurement.waited_seconds, 3),
         )
-        self._engine().keep_factor(measurement.name)
+        self._engine.keep_factor(measurement.name)
         await self._end(measurement.name)
 
     async def _end(self, name: str) -> None:

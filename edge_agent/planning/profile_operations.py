@@ -138,8 +138,7 @@ class ProfileOperations:
     def _stage_seconds(self, worker: str, tile: Tile) -> float:
         if tile.rows.count != self.profile.batch_size:
             raise PlanError("the profile says what whole batches take, and not what parts of them do")
-        known = self.profile.worker(worker)
-        seconds = float((known.replayed if self.layout.staleness else known.at_once)[tile.first, tile.stop])
+        seconds = float(self.profile.worker(worker).seconds_at(self.layout.staleness)[tile.first, tile.stop])
         return _measured(None if seconds != seconds else seconds)
 
 

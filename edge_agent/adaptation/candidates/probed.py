@@ -111,6 +111,5 @@ async def measured_factor(
         steps = await client.measure_stage(opened.session_id, first, blocks, MEASURED_STEPS)
     finally:
         await abandon_at(client, opened.session_id)
-    table = profiled.replayed if placement.staleness else profiled.at_once
-    ratio = statistics.median(totals(steps)) / float(table[first, blocks])
+    ratio = statistics.median(totals(steps)) / float(profiled.seconds_at(placement.staleness)[first, blocks])
     return ratio, request.ByteSize() + opened.ByteSize()

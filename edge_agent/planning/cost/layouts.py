@@ -25,8 +25,7 @@ def computing_seconds(profile: Profile, layout: Layout) -> dict[int, float]:
         return {places[worker]: _by_block(costs, layout, worker) for worker in layout.workers}
     seconds = dict.fromkeys((places[worker] for worker in layout.workers), 0.0)
     for tile in layout.tiles:
-        worker = profile.workers[places[tile.worker]]
-        table = worker.replayed if layout.staleness else worker.at_once
+        table = profile.workers[places[tile.worker]].seconds_at(layout.staleness)
         seconds[places[tile.worker]] += float(table[tile.first, tile.stop])
     return seconds
 

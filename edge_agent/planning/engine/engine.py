@@ -30,9 +30,10 @@ from edge_agent.planning.engine.devices import FreeAnswers
 from edge_agent.planning.engine.field import Field
 from edge_agent.planning.engine.generating import Search, Searches, most_generated
 from edge_agent.planning.engine.horizon import Horizon
+from edge_agent.planning.engine.ledger import Ledger
 from edge_agent.planning.engine.measuring import Usual
 from edge_agent.planning.engine.outcome import Outcome
-from edge_agent.planning.engine.pool import Pool, generated_pool, is_known, pool_for
+from edge_agent.planning.engine.pool import Pool, generated_pool, is_measured, pool_for
 from edge_agent.planning.engine.returning import worthy_return
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.layout import Layout
@@ -60,46 +61,50 @@ class Engine:
         """layout: of the beginning. Without a largest K in the profile, its K stays. total_steps: after which the run ends,
         infinite if unknown. PlanError where nothing can be chosen, and where `layout` was not measured.
         """
-        if profile.max_staleness is None:
-            profile = replace(profile, max_staleness=layout.staleness)
-        self.layout = layout
-        self.question = Question(profile, space)
-        """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
         self.config = config or EngineConfig()
         self._total_steps = total_steps
-        self.names = profile.names
+        self._ledger = Ledger(self.config.limits, 0, 0)
+        """The account of the whole run: neither other choices nor another trainer make a debt good."""
+        self._begin(profile, space, layout)
+
+    def hand_over(self, profile: Profile, space: SearchSpace, layout: Layout) -> None:
+        """Go on with another trainer: what is known of the device, and what is owed, stays.
+
+        profile: of the device and that trainer. PlanError as at the beginning, and then nothing is changed.
+        """
+        known = self._beliefs.devices
+        self._begin(profile.with_worker(self.question.profile.workers[0]), space, layout)
+        self._beliefs.devices.take_over(0, known)
+
+    def _begin(self, profile: Profile, space: SearchSpace, layout: Layout) -> None:
+        if profile.max_staleness is None:
+            profile = replace(profile, max_staleness=layout.staleness)
+        if not is_measured(profile, layout):
+            raise PlanError(
+                f"the profile has nothing measured for {layout}, with which the run begins; measure it first"
+            )
+        question = Question(profile, space)
+        pool = pool_for(question, [layout], conditions_of(profile))
+        self.layout, self.names = layout, profile.names
+        self.question = question
+        """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
         self._beliefs = Beliefs(self.config.window_seconds, self.config.limits.memory_seconds, profile)
+        self._field = Field(self.config, self._beliefs, self._ledger)
+        self._field.begin(pool, layout)
+        self._horizon = Horizon(self.config.margin, self.config.horizon_beta)
+        self._answers = FreeAnswers(self.config.limits.proof_seconds)
+        self._searches = Searches()
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = self._refused_seconds = -math.inf
         self._step = 0
-        self._horizon = Horizon(self.config.margin, self.config.horizon_beta)
         self._is_running = False
         self._proposal: Decision | None = None
         self._is_for_good = False
         self._elsewhere: Outcome | None = None
         """Steps with a layout that the profile does not know; None while it knows today's."""
         self._outcome = Outcome(math.nan)
-        self._answers = FreeAnswers(self.config.limits.proof_seconds)
-        self._searches = Searches()
         self._measuring_seconds = 0.0
         """Seconds of measuring since the last observation."""
-        self._field = Field(self.config, self._beliefs)
-        if not self.knows(layout):
-            raise PlanError(
-                f"the profile has nothing measured for {layout}, with which the run begins; measure it first"
-            )
-        self.constrain(space)
-
-    def handed_over(self, profile: Profile, space: SearchSpace, layout: Layout) -> "Engine":
-        """Return the engine of the run with another trainer, which knows the device as this one does, and owes what it does.
-
-        profile: of the device and that trainer. PlanError as for any engine.
-        """
-        profile = profile.with_worker(self.question.profile.workers[0])
-        other = Engine(profile, space, layout, self.config, self._total_steps)
-        other._beliefs.devices.take_over(0, self._beliefs.devices)
-        other._field.ledger.take_over(self._field.ledger)
-        return other
 
     def constrain(self, space: SearchSpace) -> None:
         """Choose from another space from now on: an operator so pins cuts, bits or K, and releases them, and a worker is lost.
@@ -112,10 +117,6 @@ class Engine:
         self.question = question
         self._field.begin(pool, self.layout)
         self._searches.forget()
-
-    def knows(self, layout: Layout) -> bool:
-        """Tell whether a run may go on from a layout, as `is_known` says of the present profile."""
-        return is_known(self.question.profile, layout)
 
     def observe(self, seen: Observation) -> Decision | None:
         """Take in an observation. Returns a change to make, or None. Each change needs an answer."""

@@ -25,10 +25,9 @@ class Field:
     moves: Moves
     experts: Experts
 
-    def __init__(self, config: EngineConfig, beliefs: Beliefs) -> None:
-        self._config, self._beliefs = config, beliefs
-        self.ledger = Ledger(config.limits, 0, 0)
-        """The account of the whole run: other choices make no debt good."""
+    def __init__(self, config: EngineConfig, beliefs: Beliefs, ledger: Ledger) -> None:
+        """ledger: of the run."""
+        self._config, self._beliefs, self.ledger = config, beliefs, ledger
 
     def begin(self, pool: Pool, today: Layout) -> None:
         """Weigh these layouts, none of which has proved anything. Today's is home."""

@@ -44,11 +44,6 @@ class Ledger:
         self._n = n
         self.set_home(home)
 
-    def take_over(self, before: "Ledger") -> None:
-        """Owe what another account does. Its contenders are none of these."""
-        self._balance = before._balance
-        self._balance_at_step = before._balance_at_step
-
     def set_home(self, home: int) -> None:
         """Call another deployment home. Earlier losses stay."""
         self.home = home

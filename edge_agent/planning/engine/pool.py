@@ -108,7 +108,7 @@ class Pool:
         }
 
 
-def is_known(profile: Profile, layout: Layout) -> bool:
+def is_measured(profile: Profile, layout: Layout) -> bool:
     """Tell whether a layout begins where the samples are, and was measured.
 
     Without times by samples, only workers that each run the next blocks were.

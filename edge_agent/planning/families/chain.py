@@ -133,9 +133,7 @@ class _Parts:
         self.widths = tuple(sorted(set(space.bits), reverse=True))
         places = [profile.names.index(name) for name in question.permitted]
         no_run = np.tri(self.blocks + 1, dtype=np.bool_)
-        tables = [
-            profile.workers[place].at_once if staleness == 0 else profile.workers[place].replayed for place in places
-        ]
+        tables = [profile.workers[place].seconds_at(staleness) for place in places]
         self.computing: Floats = np.array(
             [
                 np.where(no_run, math.inf, _known(table * at.factors[place]))

@@ -66,6 +66,10 @@ class WorkerProfile:
         not measured at all, or may not be chosen."""
         return np.where(np.isnan(self.serial) | np.isnan(self.replayed), self.replayed, self.serial)
 
+    def seconds_at(self, staleness: int | None) -> Floats:
+        """Return the table that counts with this K; None for one above 0 that is not chosen yet."""
+        return self.at_once if staleness == 0 else self.replayed
+
     def slowed(self, factor: float) -> "WorkerProfile":
         """Return the same worker with all its times multiplied."""
         return replace(self, replayed=self.replayed * factor, serial=self.serial * factor)

@@ -71,8 +71,8 @@ class Run:
         self.probes = 0
         probes = {name: LinkProbe(self._probe) for name in ALL[1:]}
         self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self.registry), probes)
-        measuring = Measuring(lambda: self.loop.engine, asyncio.Lock(), self._note, lambda: self.clock_seconds)
-        self.jobs, self.measuring = Jobs(lambda: self.loop.engine, asyncio.Lock(), measuring), measuring
+        measuring = Measuring(self.loop.engine, asyncio.Lock(), self._note, lambda: self.clock_seconds)
+        self.jobs, self.measuring = Jobs(self.loop.engine, asyncio.Lock(), measuring), measuring
         self.clock_seconds = 0.0
         self.waited_seconds = 0.0
         self._looked = False

@@ -43,7 +43,7 @@ class World:
         """Ranges of blocks of which a step was timed, and the time of each and what it cost."""
         self.alone, self.busy, self.failure = 1.0, False, None
         """Times of steps that are timed alone over those in training; whether the machine is busy, and three times as slow."""
-        self.measuring = Measuring(lambda: self.engine, asyncio.Lock(), self._note, lambda: self.seconds)
+        self.measuring = Measuring(self.engine, asyncio.Lock(), self._note, lambda: self.seconds)
 
     def _note(self, seconds):
         self.waited.append((self.seconds, seconds))

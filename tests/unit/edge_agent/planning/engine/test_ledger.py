@@ -78,10 +78,10 @@ def test_measuring_is_paid_for_with_the_steps_that_home_would_have_done():
 
 
 def test_the_account_with_another_trainer_begins_with_the_debts_of_the_one_before():
-    before = Ledger(RiskLimits(), 0, 2)
-    before.record(10.0, np.array([1.0, 1.0]), 2.0, is_at_home=False)
-    after = Ledger(RiskLimits(), 1, 5)
-    after.take_over(before)
-    assert after.available_steps(100.0) == before.available_steps(100.0) < 0.0
-    after.forget_wait()
-    assert after.available_steps(100.0) == before.available_steps(100.0)
+    ledger = Ledger(RiskLimits(), 0, 2)
+    ledger.record(10.0, np.array([1.0, 1.0]), 2.0, is_at_home=False)
+    owed_steps = ledger.available_steps(100.0)
+    ledger.begin(1, 5)
+    assert ledger.available_steps(100.0) == owed_steps < 0.0
+    ledger.forget_wait()
+    assert ledger.available_steps(100.0) == owed_steps

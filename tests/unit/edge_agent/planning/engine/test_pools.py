@@ -134,7 +134,7 @@ def test_an_order_counts_that_is_the_best_by_another_family_than_the_chain(monke
 
 def test_trainers_in_another_order_are_known_and_cost_what_their_steps_take():
     turned = stacked(LARGE, (6, 12, 18), 0, (32,) * 3, ("s0", "s3", "s2", "s1"))
-    assert Engine(LARGE, SearchSpace(BITS), turned).knows(turned)
+    assert Engine(LARGE, SearchSpace(BITS), turned).layout == turned
     same = stacked(LARGE, (6, 12, 18), 0, (32,) * 3)
     quick = conditions_of(LARGE, {hop: Rates(1e12, 1e12, 0.5) for hop in combinations(LARGE.names, 2)})
     seconds = loads_of(LARGE, [turned, same]).seconds(quick)

@@ -17,6 +17,7 @@ from edge_agent.planning import (
     stacked,
 )
 from edge_agent.planning.cost import bits_between, computing_seconds, simulated_loads, simulated_seconds
+from edge_agent.planning.engine.pool import is_measured
 from edge_agent.planning.engine.returning import return_search
 from edge_agent.planning.families.registry import neighbours, permits
 from edge_agent.planning.profile_operations import coded
@@ -169,9 +170,8 @@ def test_it_goes_on_with_two_workers_and_takes_the_third_back():
 
 
 def test_a_width_without_a_codec_is_not_known():
-    engine = Engine(KNOWN, SearchSpace((32,)), best(Question(KNOWN, SearchSpace((32,)))).layout)
     narrow = stacked(DEMO, (1, 3), 0, (2, 2))
-    assert not engine.knows(narrow)
-    assert engine.knows(stacked(DEMO, (1, 3), 0, (8, 8)))
+    assert not is_measured(KNOWN, narrow)
+    assert is_measured(KNOWN, stacked(DEMO, (1, 3), 0, (8, 8)))
     with pytest.raises(PlanError, match="the profile has nothing measured for"):
         Engine(KNOWN, SearchSpace((32,)), narrow)
