@@ -18,7 +18,7 @@ from benchmarks.rivals.pair import over
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import Spread, write_json
 from edge_agent.planning import (
-    LinearSeconds,
+    Linear,
     MeasuredLink,
     Profile,
     ProfiledBlock,
@@ -48,7 +48,7 @@ def deep_profile(blocks: int) -> Profile:
         gradient_bytes=features,
         edge_seconds=tuple(0.01 * cut for cut in range(blocks + 1)),
         cloud_seconds=tuple(0.001 * (blocks - cut) for cut in range(blocks + 1)),
-        encode=LinearSeconds(1e-9, 1e-4),
+        encode=Linear(1e-4, 1e-9),
         min_bits=(2,) * (blocks + 1),
         max_staleness=10,
     )
@@ -83,7 +83,7 @@ def deep_chain() -> Profile:
             for place, name in enumerate(names)
         ),
         links={hop: MeasuredLink(draw.uniform(1e6, 1e9), draw.uniform(1e6, 1e9), 0.02) for hop in pairwise(names)},
-        encode=LinearSeconds(1e-9, 1e-4),
+        encode=Linear(1e-4, 1e-9),
     )
 
 

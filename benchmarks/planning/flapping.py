@@ -21,7 +21,7 @@ from edge_agent.planning import (
     PROBE_SECONDS,
     Engine,
     Layout,
-    LinearSeconds,
+    Linear,
     LinkTrace,
     Profile,
     ProfiledBlock,
@@ -84,7 +84,7 @@ def random_profile(draw: random.Random) -> Profile:
         gradient_bytes=(None, *features, None),
         edge_seconds=(None, *(edge_total * share + 1e-3 for share in shares)),
         cloud_seconds=(None, *(cloud_total * (1 - share) + 1e-3 for share in shares)),
-        encode=LinearSeconds(10 ** draw.uniform(-9, -7.6), 0.0),
+        encode=Linear(0.0, 10 ** draw.uniform(-9, -7.6)),
         min_bits=None,
         max_staleness=draw.randint(0, 6),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_agent.planning import LinearSeconds, Profile, ProfiledBlock, pair_profile
+from edge_agent.planning import Linear, Profile, ProfiledBlock, pair_profile
 
 MIB = 1024 * 1024
 DEVICES = {"Pi": "compresstimepi.csv", "TX2": "compresstimetx2.csv"}
@@ -77,14 +77,14 @@ def _columns(path: Path) -> dict[str, list[float]]:
     return {name: [float(row[name]) for row in rows if (row[name] or "").strip()] for name in rows[0]}
 
 
-def _encode_fit(sizes_mib: list[float], seconds: list[float]) -> LinearSeconds:
+def _encode_fit(sizes_mib: list[float], seconds: list[float]) -> Linear:
     """Least squares of seconds over bytes, through the origin when the line would start below it."""
     sizes = np.array(sizes_mib) * MIB
     measured = np.array(seconds[: len(sizes)])
     slope, intercept = np.polyfit(sizes, measured, 1)
     if intercept < 0:
         slope, intercept = sizes @ measured / (sizes @ sizes), 0.0
-    return LinearSeconds(float(slope), float(intercept))
+    return Linear(float(intercept), float(slope))
 
 
 def _vgg19_blocks() -> tuple[ProfiledBlock, ...]:

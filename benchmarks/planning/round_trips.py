@@ -21,7 +21,7 @@ from benchmarks.support.report import write_json
 from edge_agent.planning import (
     PROBE_SECONDS,
     Engine,
-    LinearSeconds,
+    Linear,
     LinkTrace,
     Profile,
     ProfiledBlock,
@@ -60,7 +60,7 @@ def device(
         gradient_bytes=(None, *feature_bytes, None),
         edge_seconds=(None, *edge),
         cloud_seconds=(None, *cloud, 0.0),
-        encode=LinearSeconds(1e-9, 0.0005),
+        encode=Linear(0.0005, 1e-9),
         min_bits=None,
         max_staleness=5,
         serial_edge_seconds=(None, *serial),

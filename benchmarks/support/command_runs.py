@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_agent.planning import LinearSeconds, ProfiledBlock, pair_profile, profile_to_json
+from edge_agent.planning import Linear, ProfiledBlock, pair_profile, profile_to_json
 from shared.errors import ExitCode
 
 PROFILE = pair_profile(
@@ -20,7 +20,7 @@ PROFILE = pair_profile(
     gradient_bytes=(None, 4e6, None),
     edge_seconds=(None, 1.0, 2.0),
     cloud_seconds=(None, 0.2, 0.0),
-    encode=LinearSeconds(1e-7, 0.1),
+    encode=Linear(0.1, 1e-7),
     min_bits=None,
     max_staleness=3,
 )

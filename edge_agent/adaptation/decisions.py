@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from edge_agent.adaptation.engine_inputs import EngineInputs, engine_inputs
+from edge_agent.adaptation.engine_inputs import make_engine
 from edge_agent.adaptation.jobs import Jobs
 from edge_agent.adaptation.link_probe import LinkProbe, make_link_probes
 from edge_agent.adaptation.measuring import Measuring, StepTimers
@@ -24,7 +24,7 @@ from edge_agent.adaptation.seen_links import SeenLinks
 from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.experiment.candidates import has_candidates, policy_of
 from edge_agent.observability.metrics import EngineMetrics
-from edge_agent.planner_names import BEST, EDGEMOVE, FIXED, GREEDY
+from edge_agent.planner_names import EDGEMOVE, FIXED, GREEDY
 from edge_agent.planning import (
     Conditions,
     Decision,
@@ -53,7 +53,7 @@ class DecisionLoop:
 
     def __init__(
         self,
-        inputs: EngineInputs,
+        engine: Engine,
         statistics: Statistics,
         metrics: EngineMetrics,
         probes: Mapping[str, LinkProbe],
@@ -61,21 +61,19 @@ class DecisionLoop:
     ) -> None:
         """probes: of the links from the first worker to the others, by their names. profile_with: returns the profile of the
         device and another trainer, where the run may be handed over to one that the profile does not name.
-
-        Raises PlanError when the profile leaves nothing to choose.
         """
         self._profile_with = profile_with
-        self._rests_alone = profile_with is not None and not inputs.space.allow_edge_only
+        self._rests_alone = profile_with is not None and not engine.question.space.allow_edge_only
         """True if it is another's choice whether all blocks are here."""
-        self._configured_space = inputs.space
-        self._unpinned_space = inputs.space
+        self.engine = engine
+        self._configured_space = engine.question.space
+        self._unpinned_space = engine.question.space
         """Choices before pins narrow them."""
-        self._here = inputs.profile.names[0]
-        self._blocks = len(inputs.profile)
-        self._present = frozenset(inputs.profile.names)
+        self._here = engine.names[0]
+        self._blocks = len(engine.question.profile)
+        self._present = frozenset(engine.names)
         """Workers of the run now."""
         self.planner = GREEDY
-        self.engine = Engine(inputs.profile, inputs.space, inputs.layout, inputs.config, inputs.total_steps)
         self._pinned: tuple[tuple[int, ...] | None, int | None, int | None] = (None, None, None)
         """Cuts, bits and K that an operator fixes; None if free."""
         self._links = SeenLinks(self._here, statistics, probes)
@@ -358,14 +356,11 @@ def make_decision_loop(
     profile leaves nothing to choose.
     """
     config = experiment.config
-    policy = policy_of(config)
-    if profile is None or policy == EDGEMOVE:
+    if profile is None or policy_of(config) == EDGEMOVE:
         return None
-    inputs = engine_inputs(experiment, profile)
-    if policy == BEST:  # which has the device alone among its candidates
-        inputs = replace(inputs, space=replace(inputs.space, allow_edge_only=False))
-    names = profile.names[1:]
+    engine = make_engine(experiment, profile)
+    known, names = engine.question.profile, profile.names[1:]
     if has_candidates(config):
         names = tuple(trainer.name for trainer in config.all_trainers)
-        profile_with = profile_with or (lambda name: inputs.profile.named((AGENT, name)))
-    return DecisionLoop(inputs, statistics, metrics, make_link_probes(config, names), profile_with)
+        profile_with = profile_with or (lambda name: known.named((AGENT, name)))
+    return DecisionLoop(engine, statistics, metrics, make_link_probes(config, names), profile_with)

@@ -1,13 +1,15 @@
-"""The input of a run's engine: the profile, adjusted to the configuration, and the space of its choices."""
+"""The engine of a run, from its configuration: the profile, adjusted to it, and the space of its choices."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
 from edge_agent.config import EngineSection
 from edge_agent.experiment.building import Experiment, has_one_cut
-from edge_agent.planning import FLOAT32_BITS, EngineConfig, Layout, Profile, SearchSpace, layout_of, load_profile
+from edge_agent.experiment.candidates import policy_of
+from edge_agent.planner_names import BEST
+from edge_agent.planning import FLOAT32_BITS, Engine, EngineConfig, Profile, SearchSpace, layout_of, load_profile
 from shared.errors import ConfigError, DataError, ModelError, PlanError
 from shared.placement import AGENT, chain_workers
 from shared.registry import bit_widths, codec_bits, codec_of_bits, codec_spec
@@ -156,25 +158,14 @@ def uncalibrated_bits(profile: Profile, codec: str) -> tuple[int, ...]:
     return tuple(bits for bits in narrow if codec_spec(codec_of_bits(bits, codec)).family != profile.codec_family)
 
 
-@dataclass(frozen=True)
-class EngineInputs:
-    """The beginning of a run's engine."""
-
-    profile: Profile
-    """Profile with the K and the gradients of the configuration."""
-    space: SearchSpace
-    layout: Layout
-    """Layout of the first placement."""
-    config: EngineConfig
-    total_steps: int
-
-
-def engine_inputs(experiment: Experiment, profile: Profile) -> EngineInputs:
-    """Return the beginning of an engine, by a profile that `load_run_profile` has read."""
-    settings = experiment.config.engine
-    return EngineInputs(
+def make_engine(experiment: Experiment, profile: Profile) -> Engine:
+    """Make the engine of a run, by a profile that `load_run_profile` has read. PlanError if it leaves nothing to choose."""
+    settings, space = experiment.config.engine, search_space(experiment, profile)
+    if policy_of(experiment.config) == BEST:  # which has the device alone among its candidates
+        space = replace(space, allow_edge_only=False)
+    return Engine(
         adjust_profile(profile, settings, experiment.deployment.downlink_codec),
-        search_space(experiment, profile),
+        space,
         layout_of(experiment.placement, codec_bits),
         engine_config(settings),
         experiment.steps,

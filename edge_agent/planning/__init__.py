@@ -29,8 +29,8 @@ from edge_agent.planning.engine import (
 from edge_agent.planning.explained import Parts, parts_of, ranked
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.layout import Layout, feature_routes, layout_of, stacked
-from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds, ProfiledBlock
-from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear, Message
+from edge_agent.planning.measurements import FLOAT32_BITS, Linear, ProfiledBlock
+from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Message
 from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement, steady_step_seconds
 from edge_agent.planning.plan import Plan
 from edge_agent.planning.planners.accurate import accurate
@@ -78,7 +78,6 @@ __all__ = [
     "EngineConfig",
     "Layout",
     "Linear",
-    "LinearSeconds",
     "LinkTrace",
     "Loads",
     "MeasuredLink",

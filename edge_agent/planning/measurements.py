@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, TypeGuard
+from typing import Annotated, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,12 +50,19 @@ class ProfiledBlock:
     """True if it computes on raw samples, or on what counts as such."""
 
 
-@dataclass(frozen=True)
-class LinearSeconds:
-    """Time that grows with bytes, beginning at a constant (paper 000, Fig. 11)."""
+class Linear(NamedTuple):
+    """Seconds that grow with a number of samples or bytes, beginning at a constant (paper 000, Fig. 11)."""
 
-    seconds_per_byte: float
     seconds: float
+    seconds_per_unit: float = 0.0
+
+    def at(self, units: float) -> float:
+        """Return the seconds for so many."""
+        return self.seconds + self.seconds_per_unit * units
+
+    def times(self, factor: float) -> "Linear":
+        """Return the same, multiplied."""
+        return Linear(self.seconds * factor, self.seconds_per_unit * factor)
 
 
 def bytes_before(blocks: Iterable[ProfiledBlock]) -> tuple[float, ...]:

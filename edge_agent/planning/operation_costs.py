@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from edge_agent.planning.measurements import FLOAT32_BITS
+from edge_agent.planning.measurements import FLOAT32_BITS, Linear
 from shared.errors import PlanError
 from shared.placement import Backward, Cargo, Crossing, Forward, Operation, Update
 
@@ -36,21 +36,6 @@ class OperationCosts(Protocol):
 
     def message(self, crossing: Crossing, codec: str | None) -> Message:
         """Return the cost of one crossing. codec: the one that the placement names for its route; None sends it as it is."""
-
-
-class Linear(NamedTuple):
-    """Seconds that grow with a number of samples or bytes, beginning at a constant."""
-
-    seconds: float
-    seconds_per_unit: float = 0.0
-
-    def at(self, units: float) -> float:
-        """Return the seconds for so many."""
-        return self.seconds + self.seconds_per_unit * units
-
-    def times(self, factor: float) -> "Linear":
-        """Return the same, multiplied."""
-        return Linear(self.seconds * factor, self.seconds_per_unit * factor)
 
 
 class BlockSeconds(NamedTuple):

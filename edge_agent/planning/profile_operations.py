@@ -131,9 +131,7 @@ class ProfileOperations:
         if bits == FLOAT32_BITS:
             return size, 0.0
         encode = self.profile.encode
-        return size * bits / FLOAT32_BITS, _measured(
-            None if encode is None else encode.seconds + encode.seconds_per_byte * size
-        )
+        return size * bits / FLOAT32_BITS, _measured(None if encode is None else encode.at(size))
 
     def _stage_seconds(self, worker: str, tile: Tile) -> float:
         if tile.rows.count != self.profile.batch_size:

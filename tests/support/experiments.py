@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.planning import LinearSeconds, ProfiledBlock, pair_profile
+from edge_agent.planning import Linear, ProfiledBlock, pair_profile
 from shared.model.features import specs_bytes
 
 STEPS = 30
@@ -86,7 +86,7 @@ def profile_of(config, alone_seconds=None):
         gradient_bytes=(*sizes, None),
         edge_seconds=(None, *(0.002 * cut for cut in range(1, count)), alone_seconds),
         cloud_seconds=(None, *(0.001 for _ in range(1, count)), None),
-        encode=LinearSeconds(1e-9, 1e-4),
+        encode=Linear(1e-4, 1e-9),
         min_bits=None,
         max_staleness=2,
     )

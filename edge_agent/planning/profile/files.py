@@ -7,8 +7,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from edge_agent.planning.complaint import complaint, shown
-from edge_agent.planning.measurements import Floats, LinearSeconds
-from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts, Linear
+from edge_agent.planning.measurements import Floats, Linear
+from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds, CodecCosts
 from edge_agent.planning.profile.document import (
     SCHEMA,
     CodecTimes,
@@ -87,7 +87,7 @@ def _profile(document: ProfileDocument, where: str) -> Profile:
         links={
             link.between: MeasuredLink(link.uplink, link.downlink, link.round_trip_seconds) for link in document.links
         },
-        encode=document.encode and LinearSeconds(seconds=document.encode[0], seconds_per_byte=document.encode[1]),
+        encode=document.encode and Linear(document.encode[0], document.encode[1]),
         codec_family=document.codec_family,
         min_bits=document.min_bits,
         max_staleness=document.max_staleness,
@@ -164,7 +164,7 @@ def _document(profile: Profile) -> ProfileDocument:
         ),
         shared_segments=tuple(tuple(hops.index(hop) for hop in segment) for segment in profile.shared_segments),
         links_stay=profile.links_stay,
-        encode=None if profile.encode is None else (profile.encode.seconds, profile.encode.seconds_per_byte),
+        encode=None if profile.encode is None else (profile.encode.seconds, profile.encode.seconds_per_unit),
         codec_family=profile.codec_family,
         min_bits=profile.min_bits,
         max_staleness=profile.max_staleness,

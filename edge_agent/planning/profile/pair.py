@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edge_agent.planning.measurements import Entries, Floats, LinearSeconds, ProfiledBlock
+from edge_agent.planning.measurements import Entries, Floats, Linear, ProfiledBlock
 from edge_agent.planning.profile.profile import (
     DEFAULT_CODEC_FAMILY,
     MeasuredLink,
@@ -15,7 +15,7 @@ from edge_agent.planning.profile.profile import (
 
 EDGE, TRAINER = "edge", "trainer"
 """Names of the two workers."""
-NO_OVERHEAD = LinearSeconds(0.0, 0.0)
+NO_OVERHEAD = Linear(0.0, 0.0)
 
 
 def pair_profile(
@@ -26,12 +26,12 @@ def pair_profile(
     gradient_bytes: Entries,
     edge_seconds: Entries,
     cloud_seconds: Entries,
-    encode: LinearSeconds | None,
+    encode: Linear | None,
     min_bits: tuple[int | None, ...] | None,
     max_staleness: int,
     codec_family: str = DEFAULT_CODEC_FAMILY,
     serial_edge_seconds: Entries | None = None,
-    overhead: LinearSeconds = NO_OVERHEAD,
+    overhead: Linear = NO_OVERHEAD,
     serial_overhead_seconds: float = 0.0,
     round_trip_seconds: float | None = None,
     remarks: Mapping[str, Any] | None = None,
@@ -49,7 +49,7 @@ def pair_profile(
         EDGE,
         _up_to(edge_seconds),
         _up_to(serial_edge_seconds or (None,) * (count + 1)),
-        MessageSeconds(overhead.seconds, overhead.seconds_per_byte, serial_overhead_seconds),
+        MessageSeconds(overhead.seconds, overhead.seconds_per_unit, serial_overhead_seconds),
     )
     rest = no_times(count)
     for cut, seconds in enumerate(cloud_seconds[:-1]):

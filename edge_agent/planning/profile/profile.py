@@ -17,7 +17,7 @@ import numpy as np
 from edge_agent.planning.measurements import (
     Entries,
     Floats,
-    LinearSeconds,
+    Linear,
     ProfiledBlock,
     Seconds,
     at_bits,
@@ -99,7 +99,7 @@ class Profile:
     """Workers, nearest to the samples first."""
     links: Mapping[Hop, MeasuredLink] = field(default_factory=dict)
     """Links between workers, each pair once."""
-    encode: LinearSeconds | None = None
+    encode: Linear | None = None
     """Time of encoding a feature, by the bytes of its float32 form. None when it was not measured: then only 32 bits
     can be planned with."""
     codec_family: str = DEFAULT_CODEC_FAMILY
@@ -155,7 +155,7 @@ class Profile:
         feature_bytes, _ = self.sizes
         if self.encode is None:
             return np.full_like(feature_bytes, np.nan)
-        return self.encode.seconds_per_byte * feature_bytes + self.encode.seconds
+        return self.encode.seconds_per_unit * feature_bytes + self.encode.seconds
 
     def link(self, near: str, far: str) -> MeasuredLink | None:
         """Return the link between two workers, up from the first; None if it is unknown."""

@@ -5,8 +5,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from edge_agent.planning.measurements import Floats
-from edge_agent.planning.operation_costs import BlockSeconds, Linear
+from edge_agent.planning.measurements import Floats, Linear
+from edge_agent.planning.operation_costs import BlockSeconds
 from edge_agent.planning.profile.profile import MessageSeconds, Profile, WorkerProfile, no_times
 from shared.errors import PlanError
 

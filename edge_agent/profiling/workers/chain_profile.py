@@ -19,7 +19,7 @@ from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
 from edge_agent.planning import MeasuredLink, Profile, WorkerProfile, no_times, profile_to_json
-from edge_agent.planning.measurements import LinearSeconds
+from edge_agent.planning.measurements import Linear
 from edge_agent.planning.prediction import LatencyTable
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, times_in_table, try_blocks
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
@@ -91,7 +91,7 @@ async def _profile(
     async with measuring_session(experiment, threads) as session:
         await measuring.measure(session, {AGENT: timer_here(experiment, threads)}, emit)
     encode, _ = await threads.codec.run(codec_fits, narrow_codec(experiment.config), repeats, experiment.config)
-    chain = measuring.chain(tried, LinearSeconds(encode["seconds_per_byte"], encode["seconds"]))
+    chain = measuring.chain(tried, Linear(encode["seconds"], encode["seconds_per_byte"]))
     text = profile_to_json(chain)
     await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
     await asyncio.to_thread(parts.remove)
@@ -154,7 +154,7 @@ class ChainMeasuring:
         """Measure all that is not known yet, and keep it. here: as in `WorkerMeasuring.measure`."""
         await self._measuring.measure(session, here, emit)
 
-    def chain(self, tried: Sequence[TriedBlock], encode: LinearSeconds) -> Profile:
+    def chain(self, tried: Sequence[TriedBlock], encode: Linear) -> Profile:
         """All that was measured. Raises PlanError where a worker has room for no run of blocks."""
         experiment = self._experiment
         feature_bytes, gradient_bytes = crossing_bytes(experiment.chain)

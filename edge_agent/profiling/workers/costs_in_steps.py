@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_agent.planning import Profile, conditions_of, simulated_seconds, with_batch_size
-from edge_agent.planning.measurements import Floats
-from edge_agent.planning.operation_costs import Linear
+from edge_agent.planning.measurements import Floats, Linear
 from shared.placement import Placement
 
 _ROUNDS = 4

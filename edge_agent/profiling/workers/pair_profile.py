@@ -11,7 +11,7 @@ from edge_agent.adaptation.link_probe import probe_round_trip
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
-from edge_agent.planning.measurements import FLOAT32_BITS, LinearSeconds
+from edge_agent.planning.measurements import FLOAT32_BITS, Linear
 from edge_agent.planning.profile import EDGE, NO_OVERHEAD, TRAINER, Profile, pair_profile, profile_to_json
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, try_blocks
 from edge_agent.profiling.calibrate_on import CalibrateOn
@@ -149,7 +149,7 @@ async def _overheads(
     client: TrainerClient,
     seconds: Mapping[str, Mapping[Run, Sequence[float]]],
     encode: Fit,
-) -> tuple[LinearSeconds, float]:
+) -> tuple[Linear, float]:
     """Measure the edge's time in a real step beyond T1: with late gradients, and at K = 0, where it idles in
     between.
 
@@ -188,7 +188,7 @@ def _of_parts(
     tried: Sequence[TriedBlock],
     seconds: Mapping[str, Mapping[Run, Sequence[float]]],
     fits: tuple[Fit, Fit],
-    overheads: tuple[LinearSeconds, float],
+    overheads: tuple[Linear, float],
     round_trip_seconds: float | None,
 ) -> Profile:
     chain, (encode, decode) = experiment.chain, fits
@@ -205,7 +205,7 @@ def _of_parts(
         gradient_bytes=tuple(gradient_bytes),
         edge_seconds=_means(edge),
         cloud_seconds=_means(cloud),
-        encode=LinearSeconds(encode["seconds_per_byte"], encode["seconds"]),
+        encode=Linear(encode["seconds"], encode["seconds_per_byte"]),
         min_bits=None,
         max_staleness=DEFAULT_MAX_STALENESS,
         codec_family=codec_spec(narrow_codec(experiment.config)).family,

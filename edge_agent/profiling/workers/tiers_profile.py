@@ -254,8 +254,7 @@ def _worker(experiment: Experiment, name: str, parts: MeasuredParts) -> tuple[Bl
 
 
 def _line(sizes: Sequence[tuple[int, StepSeconds]], figure: Callable[[StepSeconds], float]) -> Linear:
-    line = line_through([(samples, figure(step)) for samples, step in sizes])
-    return Linear(line.seconds, line.seconds_per_byte)
+    return line_through([(samples, figure(step)) for samples, step in sizes])
 
 
 def _identity(experiment: Experiment, names: Sequence[str], repeats: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
+from edge_agent.adaptation.engine_inputs import load_run_profile, make_engine
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import SCHEMA
 from isthmus import run_training
@@ -158,7 +158,7 @@ def test_what_may_not_be_and_what_gradients_take_is_known_before_anything_is_cho
     engine = chain_file(tmp_path / "chain.json", (1, 2), blocks=block_names())
     chosen = [*flags("cnn", "sgd"), *nowhere((1, 2)), engine]
     experiments = [Experiment(edge_config(*chosen, *more)) for more in ([], ['deployment.downlink_codec="uniform8"'])]
-    chains = [engine_inputs(experiment, load_run_profile(experiment)).profile for experiment in experiments]
+    chains = [make_engine(experiment, load_run_profile(experiment)).question.profile for experiment in experiments]
     assert chains[1].gradient_bytes[1] == chains[0].gradient_bytes[1] / 4
     # As where words can be read off what the first two blocks make.
     experiment = experiments[0]

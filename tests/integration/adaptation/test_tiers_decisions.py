@@ -8,7 +8,7 @@ import pytest
 
 from edge_agent.adaptation import polling
 from edge_agent.adaptation.decisions import DecisionLoop
-from edge_agent.adaptation.engine_inputs import engine_inputs, load_run_profile
+from edge_agent.adaptation.engine_inputs import load_run_profile, make_engine
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import SCHEMA
 from edge_agent.planning.cost import computing_seconds
@@ -171,9 +171,9 @@ def test_what_may_not_be_is_known_before_anything_is_chosen(tmp_path, inputs_to)
     engine = tiers_file(tmp_path / "tiers.json")
     permitted = f"privacy.inputs_to={json.dumps(inputs_to)}"
     experiment = Experiment(edge_config(*MODEL, nowhere(), engine, permitted, "engine.allow_edge_only=false"))
-    inputs = engine_inputs(experiment, load_run_profile(experiment))
-    assert [block.reads_raw for block in inputs.profile.blocks] == [True, False, False]
-    assert inputs.space.inputs_to == frozenset(inputs_to)
-    assert inputs.space.labels_to is None
-    assert inputs.profile.max_staleness == 0
+    question = make_engine(experiment, load_run_profile(experiment)).question
+    assert [block.reads_raw for block in question.profile.blocks] == [True, False, False]
+    assert question.space.inputs_to == frozenset(inputs_to)
+    assert question.space.labels_to is None
+    assert question.profile.max_staleness == 0
     assert experiment.placement.workers == NAMES

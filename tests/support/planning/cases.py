@@ -15,7 +15,6 @@ from edge_agent.planning import (
     Conditions,
     Layout,
     Linear,
-    LinearSeconds,
     Loads,
     Message,
     Profile,
@@ -52,7 +51,7 @@ def small_profile(**changes) -> Profile:
         "gradient_bytes": (None, 4e6, 2e6, 1e6, None),
         "edge_seconds": (None, 1.0, 2.0, 3.0, 5.0),
         "cloud_seconds": (None, 0.4, 0.3, 0.2, 0.0),
-        "encode": LinearSeconds(1e-7, 0.125),
+        "encode": Linear(0.125, 1e-7),
         "min_bits": None,
         "max_staleness": 3,
     }
@@ -122,13 +121,13 @@ def profiles(draw, max_blocks: int = 8, complete: bool = False) -> Profile:
         gradient_bytes=column(sizes, sizes, None),
         edge_seconds=edge,
         cloud_seconds=column(seconds, seconds, 0.0),
-        encode=LinearSeconds(draw(st.floats(0.0, 1e-6)), draw(st.floats(0.0, 1.0)))
+        encode=Linear(draw(st.floats(0.0, 1.0)), draw(st.floats(0.0, 1e-6)))
         if complete
-        else draw(maybe(st.builds(LinearSeconds, st.floats(0.0, 1e-6), st.floats(0.0, 1.0)))),
+        else draw(maybe(st.builds(Linear, st.floats(0.0, 1e-6), st.floats(0.0, 1.0)))),
         min_bits=draw(st.none() | st.tuples(*[entry(st.sampled_from((2, 4, 8, 32)))] * (count + 1))),
         max_staleness=draw(st.integers(0, 6)),
         serial_edge_seconds=draw(st.none() | st.tuples(*[maybe(seconds)] * (count + 1))),
-        overhead=draw(st.builds(LinearSeconds, st.just(0.0) | st.floats(0.0, 1e-6), st.just(0.0) | seconds)),
+        overhead=draw(st.builds(Linear, st.just(0.0) | st.floats(0.0, 1e-6), st.just(0.0) | seconds)),
         serial_overhead_seconds=draw(st.just(0.0) | seconds),
         round_trip_seconds=draw(st.none() | st.floats(0.0, 2.0)),
     )

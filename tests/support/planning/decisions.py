@@ -6,12 +6,12 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from edge_agent.adaptation.decisions import DecisionLoop
-from edge_agent.adaptation.engine_inputs import EngineInputs, adjust_profile
+from edge_agent.adaptation.engine_inputs import adjust_profile
 from edge_agent.adaptation.link_probe import LinkProbe
 from edge_agent.config import EngineSection
 from edge_agent.observability.metrics import EdgeMetrics, EngineMetrics
 from edge_agent.observability.observer import RunObserver
-from edge_agent.planning import EngineConfig, Profile, SearchSpace, feature_routes, layout_of
+from edge_agent.planning import Engine, EngineConfig, Profile, SearchSpace, feature_routes, layout_of
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.client.link_measurement import LinkRates
 from shared.errors import ModelError
@@ -87,14 +87,14 @@ class Deployer:
         self.wish = None
 
 
-def inputs_of(profile: Profile, settings: EngineSection, placement: Placement, total_steps: int) -> EngineInputs:
-    """Return the beginning of an engine for a run with these settings and this first placement."""
+def engine_of(profile: Profile, settings: EngineSection, placement: Placement, total_steps: int) -> Engine:
+    """Return the engine of a run with these settings and this first placement."""
     config = EngineConfig(
         margin=settings.margin, dwell_seconds=settings.dwell_seconds, window_seconds=settings.window_seconds
     )
     space = SearchSpace(settings.bits, allow_edge_only=settings.allow_edge_only)
     adjusted = adjust_profile(profile, settings, "fp32")
-    return EngineInputs(adjusted, space, layout_of(placement, codec_bits), config, total_steps)
+    return Engine(adjusted, space, layout_of(placement, codec_bits), config, total_steps)
 
 
 class Run:
@@ -105,9 +105,9 @@ class Run:
         self._registry = CollectorRegistry()
         settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
         self.probed, self.probes = LinkRates(), 0
-        inputs = inputs_of(profile, settings, self.deployer.placement, 10_000)
+        engine = engine_of(profile, settings, self.deployer.placement, 10_000)
         probes = {profile.names[1]: LinkProbe(self._probe)}
-        self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self._registry), probes)
+        self.loop = DecisionLoop(engine, self.statistics, EngineMetrics(self._registry), probes)
         self.statistics.workers = {name: WorkerFigures(()) for name in profile.names}
         self.seconds, self.undone = 0.0, 0
         self.events = Events()

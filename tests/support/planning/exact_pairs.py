@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from edge_agent.planning import LinearSeconds, Profile, ProfiledBlock, SearchSpace, pair_profile
+from edge_agent.planning import Linear, Profile, ProfiledBlock, SearchSpace, pair_profile
 from tests.support.planning.cases import asked, measured, pair
 
 
@@ -52,7 +52,7 @@ def exact_phases(profile, cut, bits, up, down, *, serial):
     overhead = Fraction(message.waited_seconds) if serial else late
     encode = Fraction(0)
     if bits < 32:
-        encode = Fraction(profile.encode.seconds_per_byte) * Fraction(feature) + Fraction(profile.encode.seconds)
+        encode = Fraction(profile.encode.seconds_per_unit) * Fraction(feature) + Fraction(profile.encode.seconds)
     return [
         Fraction(edge) + encode + overhead,
         8 * Fraction(feature) * bits / 32 / up,
@@ -72,7 +72,7 @@ def flat_profile(**changes) -> Profile:
         "cloud_seconds": same,
         "max_staleness": 7,
     }
-    fields |= {"encode": LinearSeconds(0.0, 0.0), "min_bits": None}
+    fields |= {"encode": Linear(0.0, 0.0), "min_bits": None}
     return pair_profile("flat", 1, tuple(ProfiledBlock(str(i), 0.0) for i in range(5)), **(fields | changes))
 
 

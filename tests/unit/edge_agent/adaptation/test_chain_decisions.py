@@ -23,7 +23,7 @@ from shared.client.link_measurement import LinkRates
 from shared.errors import BusyError, ConfigError
 from shared.placement import Cargo, Route, chain_workers, cuts_of
 from tests.support.planning.chain_runs import plan_chain, uniform_chain
-from tests.support.planning.decisions import Laying, inputs_of
+from tests.support.planning.decisions import Laying, engine_of
 
 CHAIN = uniform_chain(block_seconds=1.0)
 ALL, LEFT = ("s0", "s1", "s2"), ("s0", "s2")
@@ -67,10 +67,10 @@ class Run:
         self.statistics, self.registry = Statistics(total_steps, is_flowing=True), CollectorRegistry()
         self.statistics.link_rates = {("s0", name): 4e7 for name in ALL[1:]} | {(name, "s0"): 4e7 for name in ALL[1:]}
         self.deployer = Deployer()
-        inputs = inputs_of(chain, EngineSection(bits=(8, 32)), self.deployer.placement, total_steps)
+        engine = engine_of(chain, EngineSection(bits=(8, 32)), self.deployer.placement, total_steps)
         self.probes = 0
         probes = {name: LinkProbe(self._probe) for name in ALL[1:]}
-        self.loop = DecisionLoop(inputs, self.statistics, EngineMetrics(self.registry), probes)
+        self.loop = DecisionLoop(engine, self.statistics, EngineMetrics(self.registry), probes)
         measuring = Measuring(self.loop.engine, asyncio.Lock(), self._note, lambda: self.clock_seconds)
         self.jobs, self.measuring = Jobs(self.loop.engine, asyncio.Lock(), measuring), measuring
         self.clock_seconds = 0.0

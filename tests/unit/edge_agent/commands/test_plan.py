@@ -8,7 +8,7 @@ import pytest
 from benchmarks.rivals.pair import jointdnn, over
 from edge_agent.config import EngineSection
 from edge_agent.planning import (
-    LinearSeconds,
+    Linear,
     Question,
     Rates,
     SearchSpace,
@@ -242,7 +242,7 @@ def test_a_plan_gives_up_no_bits_and_no_steps_for_a_gain_that_nobody_notices(edg
         cloud_seconds=(None, 0.001, 0.001, 0.001, 0.0),
         feature_bytes=(None, 1e4, 1e4, 1e4, None),
         gradient_bytes=(None, 1e3, 1e3, 1e3, None),
-        encode=LinearSeconds(0.0, 0.0),
+        encode=Linear(0.0, 0.0),
     )
     profile_path.write_text(profile_to_json(profile))
     asked = ("plan", "--profile", profile_path, *PLAN, "--bits", "2,8,32")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.rivals.pair import over
-from edge_agent.planning import LinearSeconds, Question, Rates, Times, pipeline_seconds, steady_seconds
+from edge_agent.planning import Linear, Question, Rates, Times, pipeline_seconds, steady_seconds
 from edge_agent.planning.families.pair import pairs
 from edge_agent.planning.planners.plan import migration_seconds
 from shared.errors import PlanError
@@ -56,7 +56,7 @@ def test_the_devices_of_today_scale_the_compute_times():
 def test_time_without_replay_and_time_of_the_stream_count_where_they_were_measured():
     profile = small_profile(
         serial_edge_seconds=(None, 0.5, None, 1.5, 4.0),
-        overhead=LinearSeconds(1e-7, 0.25),
+        overhead=Linear(0.25, 1e-7),
         serial_overhead_seconds=0.125,
     )
     at = over(profile, AT_8_MBIT)
@@ -72,7 +72,7 @@ def test_time_without_replay_and_time_of_the_stream_count_where_they_were_measur
 
 def test_without_staleness_a_step_waits_for_the_stream_if_the_batch_returns_earlier():
     profile = small_profile(
-        serial_edge_seconds=(None, 0.5, 0.5, 0.5, 4.0), overhead=LinearSeconds(0.0, 6.0), serial_overhead_seconds=0.125
+        serial_edge_seconds=(None, 0.5, 0.5, 0.5, 4.0), overhead=Linear(6.0, 0.0), serial_overhead_seconds=0.125
     )
     loads, at = costed(profile, [1, 3, 4], [32, 32, 32], staleness=0), over(profile, AT_8_MBIT)
     carried = loads.direction_seconds(at)
@@ -98,7 +98,7 @@ def test_a_step_waits_for_the_round_trip_once_for_all_batches_in_flight():
 
 
 def test_with_all_blocks_on_the_edge_a_step_waits_for_no_link():
-    profile = small_profile(overhead=LinearSeconds(1e-7, 0.25), serial_overhead_seconds=0.125, max_staleness=3)
+    profile = small_profile(overhead=Linear(0.25, 1e-7), serial_overhead_seconds=0.125, max_staleness=3)
     loads = costed(profile, [4], [32], staleness=0)
     assert loads.seconds(over(profile, Rates(8 * MBIT, 8 * MBIT, 30.0))).tolist() == pytest.approx([5.0])
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.planning import LinearSeconds, ProfiledBlock, Rates, pair_profile
+from edge_agent.planning import Linear, ProfiledBlock, Rates, pair_profile
 from edge_agent.planning.group_choice import Carried, best_of_group, group_plans
 from edge_agent.planning.schedules import Layers
 from edge_agent.planning.schedules.period import play, run_slices, sliced
@@ -36,7 +36,7 @@ def profiles(draw):
         gradient_bytes=(None, *features, None),
         edge_seconds=(None, *(sum(edge[:cut]) for cut in cuts[1:])),
         cloud_seconds=(None, *(sum(cloud[cut:]) for cut in cuts[1:])),
-        encode=LinearSeconds(1e-9, 0.0),
+        encode=Linear(0.0, 1e-9),
         min_bits=None,
         max_staleness=0,
     )

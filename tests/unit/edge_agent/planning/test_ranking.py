@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.planning.choice import random_candidates, seconds_per_ranking, share_within, tuned
 from edge_agent.planning import (
-    LinearSeconds,
+    Linear,
     ProfiledBlock,
     Question,
     Rates,
@@ -40,7 +40,7 @@ def random_case(seed):
     return lists, min_bits, draw.randint(0, 5), random_candidates(draw, TRAINERS)
 
 
-ENCODE = LinearSeconds(1e-9, 1e-3)
+ENCODE = Linear(1e-3, 1e-9)
 
 
 def profile_of(lists, min_bits, max_staleness):
@@ -65,7 +65,7 @@ def tried_one_by_one(lists, min_bits, max_staleness, candidates):
         for cut in range(1, BLOCKS):
             for bits in (bits for bits in WIDTHS if bits >= min_bits[cut]):
                 feature = lists["feature_bytes"][cut]
-                encoding = ENCODE.seconds + ENCODE.seconds_per_byte * feature if bits < 32 else 0.0
+                encoding = ENCODE.at(feature) if bits < 32 else 0.0
                 up = feature * 8 * bits / 32 / each.rates.uplink
                 down = lists["gradient_bytes"][cut] * 8 / each.rates.downlink
                 cloud = lists["cloud_seconds"][cut] * factor

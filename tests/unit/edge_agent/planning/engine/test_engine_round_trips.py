@@ -4,7 +4,7 @@ import pytest
 
 from edge_agent.planning import (
     Engine,
-    LinearSeconds,
+    Linear,
     LinkTrace,
     MeasuredLink,
     ProfiledBlock,
@@ -24,7 +24,7 @@ WAITING = small_profile(
     cloud_seconds=(None, 0.004, 0.003, 0.002, 0.0),
     feature_bytes=(None, 16e3, 8e3, 4e3, None),
     gradient_bytes=(None, 8e3, 8e3, 4e3, None),
-    encode=LinearSeconds(1e-9, 0.0005),
+    encode=Linear(0.0005, 1e-9),
     min_bits=(None, 8, 8, 8, None),
     max_staleness=5,
 )
