@@ -10,7 +10,7 @@ from edge_agent.improvement_config import EarlyStopConfig, FollowedFigure
 from shared.config import Section
 from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precisions
 from shared.registry.metrics import MOST_METRICS, check_distinct
-from shared.training.recipe import Mean, ScheduleConfig
+from shared.training.recipe import EmaConfig, Mean, ScheduleConfig
 
 
 class StartFromConfig(Section):
@@ -97,6 +97,9 @@ class TrainingConfig(Section):
     `output.directory`/tensorboard, "mlflow" at its `tracking_uri`, or in `output.directory`/mlflow.db, and "wandb" (Weights &
     Biases), offline in `output.directory`/wandb. Further `kwargs` are those of SummaryWriter, of MLflow's create_experiment
     and of wandb.init. The package of each is an extra of Isthmus."""
+    ema: EmaConfig | None = Field(default=None, examples=[{"decay": 0.999}])
+    """Average of the weights over the updates, as torch's AveragedModel with get_ema_multi_avg_fn: `ema.safetensors` beside the
+    model. Buffers are the model's. Evaluations, `early_stop` and `keep_best` go by the weights themselves."""
     on_nan: Literal["stop", "warn"] = "stop"
     """Reaction to a loss of a step that is NaN or infinite. "stop" ends the run with exit code 16 and keeps the last
     good weights; "warn" says it once in the log and goes on."""

@@ -50,6 +50,8 @@ class Agreement(NamedTuple):
             )
         if recipe.mean != "batch":
             raise ConfigError(f'training.mean is "{recipe.mean}"; a group weighs its members by their samples')
+        if recipe.ema is not None:
+            raise ConfigError("training.ema is set; a group keeps no average of its weights")
         blocks = tuple(block for block in changing if placement.owner(block) == request.worker)
         if recipe.model_clip_norm is not None and len(blocks) < len(changing):
             raise ConfigError(

@@ -74,9 +74,13 @@ class BlockReceiver:
         # A replica is of the placement of its time.
         version = session.worker.placement.version if self.checkpoint is None else frame.placement_version
         held = session.blocks.held
-        block, config = held.chain.blocks[index], held.recipe.optimizer
+        block, config, averaged = held.chain.blocks[index], held.recipe.optimizer, held.recipe.ema is not None
         key = frozen_key(index) if is_frozen else block_key(index)
-        limit = block_state.max_frozen_bytes(block) if is_frozen else block_state.max_serialized_bytes(block, config)
+        limit = (
+            block_state.max_frozen_bytes(block)
+            if is_frozen
+            else block_state.max_serialized_bytes(block, config, averaged=averaged)
+        )
         check_announcement(frame, ExpectedTensor(key, version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.worker.uses)
         self._reserved_bytes += frame.tensor.encoded_bytes
@@ -124,7 +128,8 @@ def check_replica(session: Session, index: int, data: bytes | memoryview) -> Non
 
 def _state_in(session: Session, index: int, data: bytes | memoryview) -> BlockTensors:
     held = session.blocks.held
-    return block_state.from_file(held.chain.blocks[index], held.recipe.optimizer, data)
+    recipe = held.recipe
+    return block_state.from_file(held.chain.blocks[index], recipe.optimizer, data, averaged=recipe.ema is not None)
 
 
 def _check_bytes(tensor: TensorSpec) -> None:

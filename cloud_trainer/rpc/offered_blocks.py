@@ -144,7 +144,9 @@ class OfferedBlocks:
             data = await client.download_block(
                 request.peer.session_id,
                 index,
-                block_state.max_serialized_bytes(held.chain.blocks[index], held.recipe.optimizer),
+                block_state.max_serialized_bytes(
+                    held.chain.blocks[index], held.recipe.optimizer, averaged=held.recipe.ema is not None
+                ),
                 weights_only=wanted.weights_only,
                 checkpoint=name,
                 ticket=request.peer.ticket,

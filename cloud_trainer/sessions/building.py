@@ -120,7 +120,10 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     assert estimate is not None
     check_weights(chain.module, recipe)
     chain = with_types(chain, recipe.other_precisions, example.example())
-    block_bytes = [block_state.max_serialized_bytes(block, recipe.optimizer) for block in chain.blocks]
+    averaged = recipe.ema is not None
+    block_bytes = [
+        block_state.max_serialized_bytes(block, recipe.optimizer, averaged=averaged) for block in chain.blocks
+    ]
     frozen_bytes = [block_state.max_frozen_bytes(block) for block in chain.blocks if block_state.frozen(block)]
     metric_bytes = limits.metric_bytes if recipe.metrics else 0
     memory = SessionMemory(limits, estimate, block_bytes, sum(frozen_bytes), metric_bytes)

@@ -183,7 +183,8 @@ def _memory(workload: Workload, plan: StepPlan, worker: str) -> Memory:
         worker,
         weights=sum(_bytes((*block.named_parameters().values(), *_buffers(block))) for block in held),
         gradients=_bytes(_learnt(held)) + (learnt if workload.recipe.accumulate_batches > 1 else 0),
-        optimizer=sum(state_bytes(block.named_parameters().values()) for block in owned),
+        optimizer=sum(state_bytes(block.named_parameters().values()) for block in owned)
+        + (learnt if workload.recipe.ema is not None else 0),
         activations=activations,
         waiting=placement.staleness * waiting,
         ahead=plan.samples_ahead * _bytes_ahead(workload, plan, worker),

@@ -75,6 +75,7 @@ class Workload:
                 precision=training.precision,
                 accumulate_batches=training.accumulate_batches,
                 mean=training.mean,
+                ema=training.ema,
                 staleness_correction=config.deployment.staleness_correction,
                 checkpoint_activations=training.checkpoint_activations,
                 label_tensors=len(label_tensors(first.labels)),

@@ -157,7 +157,10 @@ class DeviceWorker:
         """Store a state as `WorkerCalls` says. Raises ProtocolError for a state that does not fit the block."""
         threads, store = self._state.threads, self._store
         of = self._held.chain.blocks[block]
-        tensors = await threads.compute.run(block_state.from_file, of, self._held.recipe.optimizer, state)
+        recipe = self._held.recipe
+        tensors = await threads.compute.run(
+            partial(block_state.from_file, of, recipe.optimizer, state, averaged=recipe.ema is not None)
+        )
         if checkpoint is None:
             self._arriving[block] = tensors
             return

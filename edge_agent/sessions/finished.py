@@ -14,7 +14,8 @@ from edge_agent.config import EdgeConfig
 from edge_agent.sessions.session_record import recorded
 from shared.errors import ConfigError
 
-MODEL, ADAPTERS, BEST, SUMMARY = "model.safetensors", "adapters.safetensors", "best.safetensors", "summary.json"
+MODEL, ADAPTERS, BEST, EMA = "model.safetensors", "adapters.safetensors", "best.safetensors", "ema.safetensors"
+SUMMARY = "summary.json"
 """Names of the files of a result, which are written together at its end."""
 _LENGTH = {"training.epochs", "training.max_steps"}
 
@@ -36,7 +37,7 @@ def settings_of_result(config: EdgeConfig) -> dict[str, JsonValue]:
 
 def folder_aside(directory: Path) -> Path | None:
     """Return the folder in which the result in `directory` is kept aside, named after its time; None if there is none."""
-    places = (directory / name for name in (MODEL, ADAPTERS, BEST, SUMMARY))
+    places = (directory / name for name in (MODEL, ADAPTERS, BEST, EMA, SUMMARY))
     written = [place.stat().st_mtime for place in places if place.exists()]
     if not written:
         return None

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+from torch import Tensor
+
 from edge_agent.coordinator import Coordinator, CoordinatorState
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
@@ -69,18 +71,26 @@ class OpenSession:
         self.state.plan = plan
         self.members.need(trainer.name for trainer in self.members.holders(plan.placement))
 
-    async def collect(self) -> None:
+    async def collect(self, *, averaged: bool = False) -> dict[str, Tensor]:
         """Download the weights of blocks on other workers, so that the user's module is whole.
 
-        Raises ModelError where training has changed frozen parameters, which no worker gives.
+        averaged: with the averages of all weights, which are returned by the names of their parameters. Raises ModelError
+        where training has changed frozen parameters, which no worker gives.
         """
-        chain = self.experiment.chain
+        chain, held, averages = self.experiment.chain, self.experiment.held, dict[str, Tensor]()
+        config = held.recipe.optimizer if averaged else None
         await self.retry.run(partial(self.check_frozen, range(len(chain.blocks))))
+        for index in held.indices if averaged else ():
+            averages |= block_state.averages_in(held.block_tensors(index))
         for block in (chain.blocks[index] for index in changing_blocks(chain)):
             if (owner := self.members.get(self.placement.owner(block.index))) is not None:
-                data = await self.retry.run(partial(owner.download, block.index, weights_only=True))
-                tensors = await self.threads.compute.run(block_state.from_file, block, None, data)
-                await self.threads.compute.run(block_state.restore, block, None, None, tensors)
+                data = await self.retry.run(partial(owner.download, block.index, weights_only=not averaged))
+                read = partial(block_state.from_file, block, config, data, averaged=averaged)
+                tensors = await self.threads.compute.run(read)
+                averages |= block_state.averages_in(tensors)
+                weights = block_state.without_optimizer(tensors)
+                await self.threads.compute.run(block_state.restore, block, None, None, weights)
+        return averages
 
     async def check_frozen(self, blocks: Iterable[int]) -> None:
         """Ask the owners of blocks of which no state travels whether training has changed frozen parameters there.

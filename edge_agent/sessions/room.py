@@ -60,7 +60,9 @@ def _part_bytes(experiment: Experiment) -> int:
     parameters = [parameter for block in blocks for parameter in block.named_parameters().values()]
     learning = [parameter for parameter in parameters if parameter.requires_grad]
     tensors = [*learning, *(buffer for block in blocks for buffer in block.named_buffers().values())]
-    return sum(tensor.nbytes for tensor in tensors) + optimizer_bytes(learning, experiment.recipe.optimizer)
+    averages = learning if experiment.recipe.ema is not None else ()
+    weights: int = sum(tensor.nbytes for tensor in (*tensors, *averages))
+    return weights + optimizer_bytes(learning, experiment.recipe.optimizer)
 
 
 def free_bytes_at(path: Path) -> int:

@@ -226,7 +226,8 @@ class TrainerWorker:
     async def download(self, block: int, *, weights_only: bool, checkpoint: CheckpointName | None = None) -> memoryview:
         """Download as `BlockSource` says."""
         experiment = self._state.experiment
-        limit = block_state.max_serialized_bytes(experiment.chain.blocks[block], experiment.recipe.optimizer)
+        of, recipe = experiment.chain.blocks[block], experiment.recipe
+        limit = block_state.max_serialized_bytes(of, recipe.optimizer, averaged=recipe.ema is not None)
         return await self.client.download_block(
             self.session_id, block, limit, weights_only=weights_only, checkpoint=checkpoint
         )

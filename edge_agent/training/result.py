@@ -13,7 +13,7 @@ import structlog
 from pydantic import JsonValue
 from torch import Tensor, nn
 
-from edge_agent.sessions.finished import ADAPTERS, BEST, MODEL, SUMMARY, folder_aside, is_result_of
+from edge_agent.sessions.finished import ADAPTERS, BEST, EMA, MODEL, SUMMARY, folder_aside, is_result_of
 from edge_agent.training.divergence import first_not_finite
 from edge_agent.training.history import HistoryRow, write_history
 from edge_agent.training.statistics import Statistics
@@ -116,6 +116,8 @@ class TrainingResult:
     module: nn.Module
     best: Mapping[str, Tensor] | None = None
     """State dict of the best evaluation, by `training.keep_best`; None without that."""
+    average: Mapping[str, Tensor] | None = None
+    """State dict with the average of the weights, by `training.ema`; None without that."""
 
     @property
     def history(self) -> list[HistoryRow]:
@@ -129,8 +131,9 @@ class TrainingResult:
 
     @property
     def model(self) -> bytes:
-        """Return the weights, as the bytes of `model.safetensors`."""
-        return safetensors.torch.save(savable(self.module.state_dict()))
+        """Return the weights, as the bytes of `model.safetensors`; their average is there too, where it is kept."""
+        average = {f"{_AVERAGE}{name}": value for name, value in (self.average or {}).items()}
+        return safetensors.torch.save(savable(self.module.state_dict() | average))
 
     @classmethod
     def kept(cls, module: nn.Module, facts: dict[str, Any], model: bytes) -> Self:
@@ -139,8 +142,13 @@ class TrainingResult:
         try:
             blocks = [BlockPlace(**block) for block in facts["blocks"]]
             history = [HistoryRow(*row) for row in facts.get("history", ())]
-            module.load_state_dict(safetensors.torch.load(model))
-            return cls(Summary(**{**facts, "blocks": blocks, "history": history}), module)
+            found = safetensors.torch.load(model)
+            average = {
+                name.removeprefix(_AVERAGE): found.pop(name) for name in list(found) if name.startswith(_AVERAGE)
+            }
+            module.load_state_dict(found)
+            summary = Summary(**{**facts, "blocks": blocks, "history": history})
+            return cls(summary, module, average=average or None)
         except (KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as cause:
             raise StorageError(f"the trained model that was kept is not one of this experiment: {cause}") from cause
 
@@ -149,11 +157,11 @@ class TrainingResult:
         of the first.
 
         Where some parameters do not learn, `adapters.safetensors` has those that do; `best.safetensors` has the best weights
-        where they are kept. All are written whole, or the folder stays unchanged. The files that they replace are kept aside,
-        in a folder `earlier`. Weights that are no finite numbers replace no existing model, and a warning says so. Raises
-        StorageError.
+        where they are kept, and `ema.safetensors` their average. All are written whole, or the folder stays unchanged. The
+        files that they replace are kept aside, in a folder `earlier`. Weights that are no finite numbers replace no existing
+        model, and a warning says so. Raises StorageError.
         """
-        model, adapters, best, summary = (directory / name for name in (MODEL, ADAPTERS, BEST, SUMMARY))
+        model, adapters, best, ema, summary = (directory / name for name in (MODEL, ADAPTERS, BEST, EMA, SUMMARY))
         figures = {**self.facts, "history": [row._asdict() for row in self.history]}
         text = json.dumps(_as_json(figures), indent=2, allow_nan=False) + "\n"
         writes: dict[Path, Callable[[Path], object]] = {}
@@ -166,8 +174,12 @@ class TrainingResult:
             _log.warning("the model is not written", reason=f"{ruined} holds values that are no finite numbers")
         if (kept := self.best) is not None:
             writes[best] = lambda path: safetensors.torch.save_file(savable(kept), path)
+        if (average := self.average) is not None and model in writes:
+            writes[ema] = lambda path: safetensors.torch.save_file(savable(average), path)
         writes[summary] = lambda path: path.write_text(text)
-        outdated = [place for place in (adapters, best) if model in writes and place not in writes and place.exists()]
+        outdated = [
+            place for place in (adapters, best, ema) if model in writes and place not in writes and place.exists()
+        ]
         is_same = not outdated and is_result_of(directory, self.summary.session, self.summary.steps)
         moves = not is_same and any(place.exists() for place in (*writes, *outdated))
         aside = folder_aside(directory) if moves else None
@@ -176,6 +188,10 @@ class TrainingResult:
         if aside is not None:
             _log.warning("an earlier result was here, and is kept aside", folder=str(aside))
         return summary
+
+
+_AVERAGE = "average of "
+"""Beginning of the names under which a result that is kept has the average of the weights; no name of a module has a space."""
 
 
 def _learning(module: nn.Module) -> BlockTensors:

@@ -6,9 +6,11 @@ changed, or an operator awaited. Used on the event loop.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from functools import partial
 
 import structlog
+from torch import Tensor
 
 from edge_agent.coordinator import Action, BoundaryReached, ChangeDone, GoodWeightsWanted, StepsDone, StopReached
 from edge_agent.sessions.device_worker import DeviceWorker
@@ -123,6 +125,8 @@ class TrainingLoop:
         """True for a member of a group until it has begun in that."""
         self._exit = GroupExit(session, pause)
         self._links: Links | None = None
+        self.averages: Mapping[str, Tensor] = {}
+        """Averages of the weights that were brought home, by the names of their parameters; none without training.ema."""
 
     @property
     def step(self) -> int:
@@ -169,7 +173,10 @@ class TrainingLoop:
         joined = await self._rejoiner.join()
         assert isinstance(joined, Restored), "nothing goes on from a state that is not whole"
         await self._restart(joined)
-        await self._session.collect()
+        await self._collect()
+
+    async def _collect(self) -> None:
+        self.averages = await self._session.collect(averaged=self._experiment.recipe.ema is not None)
 
     async def close(self) -> None:
         """Stop computing, changing the placement and taking checkpoints."""
@@ -195,7 +202,7 @@ class TrainingLoop:
                 action = await self._do_steps(self._links)
             if action is Action.FETCH:
                 with self._activity.during(Activity.FINISHING):
-                    await self._session.collect()
+                    await self._collect()
             if action is not Action.CHANGE or (changed := await self._change_placement()) is None:
                 return action
             joined = changed

@@ -26,6 +26,7 @@ from shared.errors import DivergedError, IsthmusError, StoppedError, StorageErro
 from shared.events import Emit
 from shared.placement import Cargo
 from shared.registry import codec_spec
+from shared.training.averages import averaged_state
 
 _log = structlog.get_logger(__name__)
 
@@ -166,7 +167,10 @@ class TrainingRun:
             best_of, rows, figure, self.session.stored, chain.module, summary.steps
         )
         step = best_step(rows, figure) if figure is not None and best is not None else None
-        return TrainingResult(replace(summary, best_step=step), chain.module, best)
+        average = None
+        if self.session.experiment.recipe.ema is not None:
+            average = averaged_state(chain.module, self.training.averages)
+        return TrainingResult(replace(summary, best_step=step), chain.module, best, average)
 
     async def _evaluated_as_saved(self) -> Evaluation | None:
         """Evaluate the module on this device, where evaluations have had a codec between its blocks that loses something.

@@ -16,16 +16,18 @@ from shared.errors import ModelError, ProtocolError
 from shared.model.chain import Block
 from shared.registry import OptimizerConfig
 from shared.training import state_file
+from shared.training.averages import Averages
 from shared.training.optimizers import build_optimizer, optimizer_bytes, state_layout
 from shared.training.slices import Slice
 
 BlockTensors = dict[str, Tensor]
 
 
-def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTensors:
-    """Name the tensors of a block: `parameter/NAME`, `buffer/NAME`, `transient/NAME`, `optimizer/NAME/KEY`. Nothing is copied.
+def collect(block: Block, optimizer: torch.optim.Optimizer | None, averages: Averages | None = None) -> BlockTensors:
+    """Name the tensors of a block: `parameter/NAME`, `buffer/NAME`, `transient/NAME`, `optimizer/NAME/KEY`, `average/NAME`.
+    Nothing is copied.
 
-    Most optimizers have no state before their first step; then there are no `optimizer/` entries.
+    Most optimizers have no state before their first step; then there are no `optimizer/` entries. averages: of the weights.
     """
     parameters = block.named_parameters()
     tensors = {name: tensor.detach() for name, tensor in _targets(block).items()}
@@ -34,12 +36,18 @@ def collect(block: Block, optimizer: torch.optim.Optimizer | None) -> BlockTenso
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):  # SGD without momentum keeps a None
                     tensors[f"optimizer/{name}/{key}"] = value
-    return tensors
+    there = averages or {}
+    return tensors | {f"average/{name}": there[one] for name, one in parameters.items() if one in there}
 
 
 def without_optimizer(tensors: Mapping[str, Tensor]) -> BlockTensors:
     """Return the state of a block for a worker that runs it without updating it."""
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer/")}
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(("optimizer/", "average/"))}
+
+
+def averages_in(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the averages in the state of a block, by the names of their parameters."""
+    return {name.removeprefix("average/"): value for name, value in tensors.items() if name.startswith("average/")}
 
 
 def restore(
@@ -47,14 +55,22 @@ def restore(
     optimizer: torch.optim.Optimizer | None,
     config: OptimizerConfig | None,
     tensors: Mapping[str, Tensor],
+    averages: Averages | None = None,
 ) -> None:
     """Write a block's state in place, so that every reference to its parameters stays good.
 
     optimizer: the block's own, if it has one here. A parameter that comes without optimizer state begins with that of a new
-    optimizer. Raises ProtocolError, and changes nothing, when the state does not fit; see `check`.
+    optimizer. averages: of its weights, which go by what comes; None where none are kept. Raises ProtocolError, and changes
+    nothing, when the state does not fit; see `check`.
     """
-    arriving = check(block, config, tensors)
+    arriving = check(block, config, tensors, averaged=averages is not None)
     _copy_to(_targets(block), tensors)
+    if averages is not None:
+        there = averages_in(tensors)
+        for name, parameter in block.named_parameters().items():
+            averages.pop(parameter, None)
+            if name in there:
+                averages[parameter] = there[name].to(parameter.device, copy=True)
     if optimizer is None or config is None:
         return
     for name, parameter in block.named_parameters().items():
@@ -88,14 +104,18 @@ def _is_parameter(name: str) -> bool:
     return name.startswith("parameter/")
 
 
-def check(block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+def check(
+    block: Block, config: OptimizerConfig | None, tensors: Mapping[str, Tensor], *, averaged: bool = False
+) -> dict[str, dict[str, Tensor]]:
     """Refuse a state that is not this block's; returns the optimizer's part of it, by parameter and key.
 
-    config: of the optimizer whose state may be there; None where none may.
+    config: of the optimizer whose state may be there; None where none may. averaged: True where averages may be there.
     Raises ProtocolError unless exactly what training changes is there with its own shapes and types, and optimizer state
     for the parameters that learn only: of each, the whole with its own shapes and types, or nothing.
     """
     _check_form(block, _targets(block), without_optimizer(tensors))
+    there, learning = averages_in(tensors), _learning(block) if averaged else {}
+    _check_form(block, {name: value for name, value in learning.items() if name in there}, there)
     return _arriving_optimizer_state(block, config, tensors)
 
 
@@ -129,22 +149,26 @@ def put_frozen(block: Block, tensors: Mapping[str, Tensor]) -> None:
     _copy_to(targets, tensors)
 
 
-def from_file(block: Block, config: OptimizerConfig | None, data: bytes | memoryview) -> BlockTensors:
+def from_file(
+    block: Block, config: OptimizerConfig | None, data: bytes | memoryview, *, averaged: bool = False
+) -> BlockTensors:
     """Read the state of a block, or its frozen parameters, from a file, over whose memory the tensors lie.
 
-    config: as in `check`. Raises ProtocolError for anything else than a safetensors file, or for one with more in its head
-    than this block has; the tensors are as they come.
+    config, averaged: as in `check`. Raises ProtocolError for anything else than a safetensors file, or for one with more in
+    its head than this block has; the tensors are as they come.
     """
-    return state_file.deserialize(data, _head_bytes(block, config))
+    return state_file.deserialize(data, _head_bytes(block, config, averaged=averaged))
 
 
-def max_serialized_bytes(block: Block, config: OptimizerConfig) -> int:
+def max_serialized_bytes(block: Block, config: OptimizerConfig, *, averaged: bool = False) -> int:
     """Return the largest size of this block's state as a file, which a receiver allows before it has seen the file.
 
     Its tensors are counted exactly, those of the optimizer as its spec has them; names are given room.
     """
     tensors = sum(tensor.nbytes for tensor in _targets(block).values())
-    return tensors + optimizer_bytes(block.named_parameters().values(), config) + _head_bytes(block, config)
+    tensors += sum(tensor.nbytes for tensor in _learning(block).values()) if averaged else 0
+    optimizer = optimizer_bytes(block.named_parameters().values(), config)
+    return tensors + optimizer + _head_bytes(block, config, averaged=averaged)
 
 
 def max_frozen_bytes(block: Block) -> int:
@@ -152,9 +176,9 @@ def max_frozen_bytes(block: Block) -> int:
     return sum(tensor.nbytes for tensor in frozen(block).values()) + _head_bytes(block, None)
 
 
-def _head_bytes(block: Block, config: OptimizerConfig | None) -> int:
+def _head_bytes(block: Block, config: OptimizerConfig | None, *, averaged: bool = False) -> int:
     """Return more than the head of a file takes that has a block's state, or its frozen parameters."""
-    entries = len(_targets(block)) + len(frozen(block)) + 8
+    entries = len(_targets(block)) + len(frozen(block)) + 8 + (len(_learning(block)) if averaged else 0)
     if config is not None:
         entries += sum(len(state_layout(parameter, config)) for parameter in block.named_parameters().values())
     return state_file.ENTRY_BYTES * entries
@@ -205,10 +229,13 @@ def _copy_to(targets: BlockTensors, tensors: Mapping[str, Tensor]) -> None:
             target.copy_(tensors[name])
 
 
+def _learning(block: Block) -> BlockTensors:
+    return {name: value for name, value in block.named_parameters().items() if value.requires_grad}
+
+
 def _targets(block: Block) -> BlockTensors:
     """Name all that training changes in a block besides the state of an optimizer."""
-    learning = ((name, value) for name, value in block.named_parameters().items() if value.requires_grad)
-    targets: BlockTensors = {f"parameter/{name}": value for name, value in learning}
+    targets: BlockTensors = {f"parameter/{name}": value for name, value in _learning(block).items()}
     targets |= {f"buffer/{name}": value for name, value in block.named_buffers().items()}
     return targets | {f"transient/{name}": value for name, value in block.named_transients().items()}
 

@@ -15,6 +15,7 @@ from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.registry import Precision
 from shared.training import block_state
+from shared.training.averages import Averages, add_to_averages
 from shared.training.block_failures import block_failure
 from shared.training.clipping import SKIP, BlockNorms, Clipping
 from shared.training.kept_features import KeptFeatures
@@ -64,6 +65,8 @@ class HeldBlocks:
         """Optimizer of all parameters that the blocks learn; None where there are none."""
         self._learning: dict[int, dict[str, nn.Parameter]] = {}
         """Parameters that the optimizer updates, of each block that is here, by their names in the whole module."""
+        self._averages: Averages | None = None if recipe.ema is None else {}
+        """Averages of the parameters that are updated here; None where none are kept."""
         self._tied = [block.tied_parameters() for block in chain.blocks]
         self._accumulated: dict[int, BlockGradients] = {}
         """The sum of the gradients of earlier batches of the update to come, of each block."""
@@ -171,6 +174,8 @@ class HeldBlocks:
                 self._optimizer.step()
             self.weights_version += 1
         for of_block in parameters:
+            if self.recipe.ema is not None and self._averages is not None:
+                add_to_averages(self._averages, of_block, self.recipe.ema.decay)
             for parameter in of_block:
                 parameter.grad = None
 
@@ -236,7 +241,7 @@ class HeldBlocks:
 
     def block_tensors(self, index: int) -> block_state.BlockTensors:
         """The state of a block that is held, not copied."""
-        return block_state.collect(self.chain.blocks[index], self._optimizer)
+        return block_state.collect(self.chain.blocks[index], self._optimizer, self._averages)
 
     def put_frozen(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the parameters of a block that do not learn. Raises ProtocolError, as `load_block` does."""
@@ -259,11 +264,13 @@ class HeldBlocks:
 
     def check_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Refuse a state that does not fit one of the chain's blocks under this recipe. Raises ProtocolError."""
-        block_state.check(self.chain.blocks[index], self.recipe.optimizer, tensors)
+        averaged = self._averages is not None
+        block_state.check(self.chain.blocks[index], self.recipe.optimizer, tensors, averaged=averaged)
 
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of a block that is held. Raises ProtocolError, and changes nothing, if it does not fit."""
-        block_state.restore(self.chain.blocks[index], self._optimizer, self.recipe.optimizer, tensors)
+        config = self.recipe.optimizer
+        block_state.restore(self.chain.blocks[index], self._optimizer, config, tensors, self._averages)
         self._accumulated.pop(index, None)
         self._range_updates.forget()
         self.weights_version += 1
@@ -315,6 +322,9 @@ class HeldBlocks:
         leaving = set(self._learning.pop(index, {}).values())
         self._accumulated.pop(index, None)
         self._frozen.pop(index, None)
+        if self._averages is not None:
+            for parameter in leaving:
+                self._averages.pop(parameter, None)
         if self._optimizer is not None:
             groups = self._optimizer.param_groups
             for group in groups:

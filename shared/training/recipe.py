@@ -112,6 +112,13 @@ class ScheduleConfig(Section):
         )
 
 
+class EmaConfig(Section):
+    """The exponential moving average of the weights."""
+
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Part of the average that stays at each update; the rest is the new weights."""
+
+
 class Changes(Section):
     """The way in which what has changed of the features of samples is sent."""
 
@@ -142,6 +149,8 @@ class Recipe(Section):
     """Batches of one update: its gradient is that of the mean of their losses. Steps and schedules go on counting batches."""
     mean: Mean = "batch"
     """Choice of what counts alike in an update: each batch, or each label that the loss does not leave out."""
+    ema: EmaConfig | None = None
+    """Average of the weights that is kept beside them; None for none."""
     staleness_correction: StalenessCorrection = "none"
     """Treatment of the updates that come between the forward of a batch and its own."""
     checkpoint_activations: bool = False

@@ -98,6 +98,14 @@ def plain_state(config: EdgeConfig) -> dict[str, Tensor]:
     return plain_loop(chain, recipe, ((batch.step, batch.inputs, batch.labels) for batch in batches))
 
 
+def plain_average(config: EdgeConfig) -> dict[str, Tensor]:
+    """The state dict with the average of the weights over all updates of `config`, trained here and now."""
+    chain, recipe, _, loader, steps = plain_experiment(config)
+    batches, averages = loader.iterate(0, steps), dict[str, Tensor]()
+    plain_loop(chain, recipe, ((each.step, each.inputs, each.labels) for each in batches), averages=averages)
+    return averages
+
+
 def plain_experiment(config: EdgeConfig) -> PlainExperiment:
     """Build what a configuration trains, as a user would."""
     data, training = config.data, config.training
@@ -113,6 +121,7 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         precision=training.precision,
         accumulate_batches=training.accumulate_batches,
         mean=training.mean,
+        ema=training.ema,
         steps_per_epoch=loader.steps_per_epoch,
         total_steps=total,
     )
@@ -150,12 +159,14 @@ def plain_loop(
     done: Callable[[int, float], object] = lambda _step, _loss: None,
     figure: Callable[[int], float | None] = lambda _steps: None,
     rates: list[float] | None = None,
+    averages: dict[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Train the module of a chain in place, as a user writes it; returns its state dict.
 
     batches: the step, the inputs and the labels of each. done: called after each step, with its loss. figure: gives the figure
-    of the evaluation after so many steps, which a plateau follows; None without one. rates: gets the rate of each step. Blocks
-    are there to clip by, and to draw random numbers by.
+    of the evaluation after so many steps, which a plateau follows; None without one. rates: gets the rate of each step.
+    averages: gets the state dict of the module with the average of its weights, where the recipe has one. Blocks are there to
+    clip by, and to draw random numbers by.
     """
     module, blocks = chain.module, chain.blocks
     optimizer = plain_optimizer(module, recipe.optimizer)
@@ -163,7 +174,7 @@ def plain_loop(
     clipped = [list(block.named_parameters().values()) for block in blocks]
     if recipe.optimizer.clip == "model":
         clipped = [list(module.parameters())]
-    scaler, plateau = plain_scaler(recipe), plain_plateau(optimizer, recipe)
+    scaler, plateau, average = plain_scaler(recipe), plain_plateau(optimizer, recipe), plain_ema(module, recipe)
     for (step, inputs, labels), counted in plain_counts(recipe, batches):
         given = features_of_inputs(inputs)
         with plain_precision(recipe):
@@ -175,12 +186,24 @@ def plain_loop(
             loss = plain_loss(recipe.loss, output, labels, "mean" if counted is None else "sum")
         scaler.scale(loss / (recipe.accumulate_batches if counted is None else counted.update)).backward()
         plain_update(clipped, optimizer, recipe, step, scaler)
+        if average is not None and (step + 1) % recipe.accumulate_batches == 0:
+            average.update_parameters(module)
         if rates is not None:
             rates.append(optimizer.param_groups[0]["lr"])
         done(step, float(loss.detach() if counted is None else loss.detach() / counted.batch))
         if plateau is not None and (value := figure(step + 1)) is not None:
             plateau.step(value)
+    if average is not None and averages is not None:
+        averages |= {name: tensor.clone() for name, tensor in average.module.state_dict().items()}
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def plain_ema(module: nn.Module, recipe: Recipe) -> torch.optim.swa_utils.AveragedModel | None:
+    """Torch's own average of the weights, where there is one."""
+    if recipe.ema is None:
+        return None
+    follow = torch.optim.swa_utils.get_ema_multi_avg_fn(recipe.ema.decay)
+    return torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=follow)
 
 
 def plain_plateau(

@@ -194,5 +194,5 @@ def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> in
 
 def update_memory(recipe: Recipe) -> UpdateMemory:
     """Return the memory that updates take under a recipe."""
-    copies = 1 + (recipe.accumulate_batches > 1) + (recipe.staleness_correction != "none")
+    copies = 1 + (recipe.accumulate_batches > 1) + (recipe.staleness_correction != "none") + (recipe.ema is not None)
     return UpdateMemory(partial(optimizer_bytes, config=recipe.optimizer), copies)

@@ -283,6 +283,7 @@ RECIPES = {
         "changes.codec": "string",
         "changes.samples": "integer",
         "checkpoint_activations": "boolean",
+        "ema.decay": "number",
         "frozen": "array",
         "frozen_mode": "string",
         "label_tensors": "integer",
