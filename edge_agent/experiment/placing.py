@@ -72,6 +72,7 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     model = workload.facts
     check(placement, model, permissions_of(privacy, labels_to))
     _check_judges(placement, workload)
+    workload.bound.check(placement, workload.chain, in_group=workload.config.member is not None)
     receivers = dict.fromkeys(one.receiver for one in crossings(placement, model) if one.cargo is Cargo.LABEL)
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
 

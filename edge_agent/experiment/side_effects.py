@@ -1,30 +1,46 @@
 """Refusal of blocks and losses that take anything from elsewhere than their inputs: on another worker it would not be there.
 
-A few samples pass all blocks and the loss, forward and backward, as in one process. Then each block and the loss run by
-themselves, on what the others have handed on. In between, other samples have passed with other weights, and meanwhile the
-weights of all other blocks are gone. So whatever comes by a list, an attribute, a global, a closure or a counter is that of
-other samples then, or is missing, and outputs, loss or gradients differ. What begins after the first batch is not seen here.
+A few samples pass all blocks and the loss, forward and backward, as in one process, and the module itself, whose gradients
+must be those of its blocks. Then each block and the loss run by themselves, on what the others have handed on. In between,
+other samples have passed with other weights, and meanwhile the weights of all other blocks are gone. So whatever comes by a
+list, an attribute, a global, a closure or a counter is that of other samples then, or is missing, and outputs, loss or
+gradients differ. What begins after the first batch is not seen here.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
-from math import isnan
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from edge_agent.data import Batch
+from edge_agent.experiment.bound import Bound, hooked_blocks
+from edge_agent.experiment.looks import NOTHING, Look, alike, look_at
+from edge_agent.experiment.trial_state import (
+    Attributes,
+    Gone,
+    attributes_of,
+    detached,
+    has_other_values,
+    of_few,
+    plain_numbers,
+    taken,
+    values_of,
+)
 from shared.errors import ModelError
 from shared.foreign import described, is_ours
-from shared.model.behaviour import made_up, made_up_values
+from shared.model.behaviour import made_up_values
 from shared.model.chain import Block, Chain
 from shared.model.examples import with_batch
-from shared.model.features import Features, Gradients, call_module, flat_numbers
+from shared.model.features import Features, Gradients, call_module
+from shared.model.inputs import by_place
 from shared.model.random_state import random_state
 from shared.model.snapshot import BufferValues, same_bits, unchanged
+from shared.model.spec import is_differentiable
 from shared.training.losses import LossHead, label_tensors
+from shared.training.optimizers import check_sparse
 from shared.training.precision import computing
 from shared.training.recipe import Recipe
 from shared.training.stage import run_engine
@@ -33,29 +49,30 @@ T = TypeVar("T")
 
 _SAMPLES = 4
 """As few samples as normalisation over samples, and a loss of pairs, can do with."""
-_PIECE = 65_536
-"""Numbers of a gradient that are looked at in one go, so that a large one needs no copy of itself."""
-_LOOKS = 3
+_LARGE = 3
+"""Factor of made-up weights: a forward that bounds weights, as by `max_norm`, then has something to do."""
 _ROUNDING, _ROUNDING_IN_16_BITS = 3e-6, 1e-2
 """Differences, as parts of the largest gradient of a block, that come of sums in another order."""
-Look = tuple[float, ...]
-"""A few numbers of a tensor: its norm, and its sums with made-up weights."""
 
 
-def check_side_effects(chain: Chain, recipe: Recipe, first: Batch) -> None:
+def check_side_effects(chain: Chain, recipe: Recipe, first: Batch) -> Bound:
     """Refuse what the placement would change on a batch: see the module. The model stays as it is. Raises ModelError."""
+    hooked = hooked_blocks(chain, recipe)
     for samples in dict.fromkeys((min(_SAMPLES, first.samples), first.samples)):
-        trial = _Trial(chain, recipe, _of_few(first.features, samples), _of_few(label_tensors(first.labels), samples))
+        trial = _Trial(chain, recipe, of_few(first.features, samples), of_few(label_tensors(first.labels), samples))
         with unchanged(chain.module), random_state("side effects"), torch.enable_grad():
             try:
                 if (together := trial.together()) is None:
                     continue  # a loss may need a whole batch; where that fails, too, training says why
                 trial.disturb()
                 trial.compare(together)
+                trial.check_counting(together)
+                trial.check_forward(together)
             finally:
                 for block in chain.blocks:
                     block.module.train(chain.module.training)
-        return
+        return Bound(tuple(trial.rewriting), tuple(trial.sparse), hooked)
+    return Bound(hooked=hooked)
 
 
 class _Together(NamedTuple):
@@ -70,11 +87,27 @@ class _Together(NamedTuple):
     """The parameters that the loss reaches otherwise than by the outputs."""
 
 
+class _Learnt(NamedTuple):
+    """The results of a forward with its backward."""
+
+    loss: float
+    gradients: dict[int, Look]
+    """As in `_Together`."""
+    besides: list[Tensor]
+    sparse: set[int]
+    """The ids of the parameters that have got a sparse gradient."""
+
+
 class _Trial:
     """A batch for all blocks and the loss."""
 
     def __init__(self, chain: Chain, recipe: Recipe, inputs: Features, labels: Features) -> None:
-        self._blocks = chain.blocks
+        self._chain, self._blocks = chain, chain.blocks
+        self._names = dict(chain.module.named_parameters())
+        self._counting: dict[int, Attributes] = {}
+        """Attributes before the first forward, of the blocks that have changed a number in one."""
+        self.rewriting, self.sparse = list[int](), list[int]()
+        """As in `Bound`."""
         self._answered = [chain.gradient_slots(block.index) for block in chain.blocks]
         self._recipe = recipe
         self._head = LossHead(recipe.loss, None)
@@ -84,26 +117,48 @@ class _Trial:
         self._rounding = _ROUNDING if recipe.base_precision == "fp32" else _ROUNDING_IN_16_BITS
 
     def together(self) -> _Together | None:
-        """Run all in one process; None where that fails. Raises ModelError for parameters of the loss alone."""
-        done, _ = _tried(self._run_together)
-        if done is not None:
-            self._check_own_parameters(done.besides)
-        return done
+        """Run all in one process; None where that fails. Raises ModelError for parameters of the loss alone, and for sparse
+        gradients that the optimizer cannot take."""
+        passed = list[Features]()
 
-    def _run_together(self) -> _Together:
-        features, passed = tuple(one.clone() for one in self._inputs), list[Features]()
-        for block in self._blocks:
-            passed.append(_detached(features))
-            features = self._forward(block, features)
-        passed.append(_detached(features))
+        def through_blocks() -> Features:
+            features = self._entering()
+            for block in self._blocks:
+                passed.append(detached(features))
+                before = values_of(block)
+                numbers, attributes = plain_numbers(block.module), attributes_of(block.module)
+                features = self._forward(block, features)
+                if has_other_values(block, before):
+                    self.rewriting.append(block.index)
+                if plain_numbers(block.module) != numbers:
+                    self._counting[block.index] = attributes
+            passed.append(detached(features))
+            return features
+
+        done, _ = _tried(lambda: self._learnt(through_blocks))
+        if done is None:
+            return None
+        self._check_own_parameters(done.besides)
+        check_sparse([name for name, value in self._names.items() if id(value) in done.sparse], self._recipe.optimizer)
+        of_blocks = [set(map(id, block.named_parameters().values())) for block in self._blocks]
+        self.sparse = [index for index, own in enumerate(of_blocks) if own & done.sparse]
+        return _Together(passed, done.loss, done.gradients, done.besides)
+
+    def _learnt(self, forward: Callable[[], Features]) -> "_Learnt":
+        """Run forward, loss and backward from the buffers of the beginning, and look at all gradients."""
+        for buffers in self._buffers:
+            buffers.restore()
         with computing(self._recipe.base_precision):
+            features = forward()
             loss = self._head.compute(features, self._labels).loss
         besides = _reached(loss, features)
-        gradients: dict[int, Look] = {}
+        gradients, sparse = dict[int, Look](), set[int]()
 
         def look(parameter: Tensor) -> None:
             assert parameter.grad is not None, "the hook is called after it has come"
-            gradients[id(parameter)], parameter.grad = _look(parameter.grad), None
+            if parameter.grad.is_sparse:
+                sparse.add(id(parameter))
+            gradients[id(parameter)], parameter.grad = look_at(parameter.grad), None
 
         with ExitStack() as hooks:
             for parameter in self._parameters.values():
@@ -112,7 +167,60 @@ class _Trial:
                     hooks.callback(hook.remove)
             if loss.requires_grad:
                 run_engine((loss,), (torch.ones_like(loss),))
-        return _Together(passed, float(loss.detach()), gradients, besides)
+        return _Learnt(float(loss.detach()), gradients, besides, sparse)
+
+    def check_counting(self, together: _Together) -> None:
+        """Run each block that has changed a number in an attribute on other samples, with it and without. Raises ModelError."""
+        for index, before in self._counting.items():
+            block = self._blocks[index]
+            inputs = tuple(1.5 * one if is_differentiable(one.dtype) else one for one in together.features[index])
+            made = list[Features | None]()
+            for attributes in (attributes_of(block.module), before):
+                self._buffers[index].restore()
+                for of_part, values in attributes:
+                    of_part.update(values)
+                entering = tuple(one.clone() for one in inputs)
+                made.append(_tried(partial(self._forward, block, entering))[0])
+            after, first = made
+            if first is not None and (after is None or not self._same(after, first)):
+                _refuse_block(block, None)
+
+    def check_forward(self, together: _Together) -> None:
+        """Compare with the gradients that the forward of the module gives. Raises ModelError."""
+        module, names = self._chain.module, self._chain.input_names
+
+        def through_module() -> Features:
+            with random_state("forward"):
+                return call_module(by_place(module.train(), names), self._entering())
+
+        def through_blocks() -> Features:
+            features = self._entering()
+            with random_state("forward"):
+                for block in self._blocks:
+                    features = call_module(block.module.train(), features)
+            return features
+
+        whole, _ = _tried(lambda: self._learnt(through_module))
+        if whole is None:  # a plain loop would fail, too
+            return
+        draws = any(block.draws_random for block in self._blocks)
+        apart = self._learnt(through_blocks).gradients if draws else together.gradients
+        is_exact = self._recipe.base_precision == "fp32" and self._learnt(through_module).gradients == whole.gradients
+        for block in reversed(self._blocks):
+            pairs = [
+                (whole.gradients.get(id(parameter), NOTHING), apart.get(id(parameter), NOTHING))
+                for parameter in block.named_parameters().values()
+            ]
+            largest = max((norm for pair in pairs for norm, *_ in pair), default=0.0)
+            if not all(alike(one, other, 0.0 if is_exact else self._rounding * largest) for one, other in pairs):
+                raise ModelError(
+                    f"the forward() of {type(module).__name__} gives block {block.name!r} another gradient than its blocks do, "
+                    "one after another: by a detach(), a no_grad(), a hook or parametrize.cached() of the whole, which is not "
+                    "there where blocks are apart; let a block do it"
+                )
+
+    def _entering(self) -> Features:
+        return tuple(one.clone() for one in self._inputs)
 
     def disturb(self) -> None:
         """Have other samples pass with other weights, so that what is left behind somewhere is theirs."""
@@ -121,7 +229,12 @@ class _Trial:
             features = with_batch(self._inputs, len(self._inputs[0]))
             for block in self._blocks:
                 persistent = frozenset(map(id, block.named_buffers().values()))
-                features = self._forward(block, features, made_up_values(block.module, persistent))
+                values = made_up_values(block.module, persistent)
+                parameters = [values[name].mul_(_LARGE) for name, _ in block.module.named_parameters()]
+                before = [value.clone() for value in parameters]
+                features = self._forward(block, features, values)
+                if block.index not in self.rewriting and not all(map(same_bits, parameters, before)):
+                    self.rewriting.append(block.index)
             self._head.compute(features, tuple(each.flip(0) for each in self._labels))
 
         _tried(run)  # with such weights it may fail
@@ -129,7 +242,7 @@ class _Trial:
     def compare(self, together: _Together) -> None:
         """Run each block and the loss by itself. Raises ModelError for the last that comes to something else."""
         outputs = together.features[-1]
-        with _Gone(self._parameters.values()) as gone:
+        with Gone(self._parameters.values()) as gone:
             with computing(self._recipe.base_precision):
                 done, failure = _tried(lambda: self._head.gradient(outputs, self._labels))
             if done is None or not self._alike((done[0].loss,), (together.loss,), abs(together.loss)):
@@ -163,16 +276,15 @@ class _Trial:
                 for output, gradient in zip(outputs, gradients, strict=True)
                 if gradient is not None and output.requires_grad
             ]
-            targets = [*leaves.values(), *learning]
-            found: list[Tensor | None] = [None] * len(targets)
-            if pairs and targets:
+            if pairs:
                 roots, at_roots = zip(*pairs, strict=True)
-                found = list(run_engine(roots, at_roots, tuple(targets)))
-            at_inputs = dict(zip(leaves, found, strict=False))
-            return _detached(outputs), tuple(map(at_inputs.get, range(len(inputs)))), found[len(leaves) :]
+                run_engine(roots, at_roots)
+            at_inputs = {slot: leaf.grad for slot, leaf in leaves.items()}
+            return detached(outputs), tuple(map(at_inputs.get, range(len(inputs)))), taken(learning)
 
         done, failure = _tried(run)
         if done is None:
+            taken(learning)
             return None, ((), []), failure
         outputs, at_inputs, at_parameters = done
         pairs = zip(learning, at_parameters, strict=True)
@@ -188,7 +300,7 @@ class _Trial:
         pairs = []
         for parameter in block.named_parameters().values():
             alone = sums.pop(id(parameter), None)
-            pairs.append((together.get(id(parameter), _NOTHING), _NOTHING if alone is None else _look(alone)))
+            pairs.append((together.get(id(parameter), NOTHING), NOTHING if alone is None else look_at(alone)))
         largest = max((norm for pair in pairs for norm, *_ in pair), default=0.0)
         if not all(self._alike(one, other, largest) for one, other in pairs):
             raise ModelError(
@@ -202,12 +314,11 @@ class _Trial:
         if [(one.shape, one.dtype) for one in ours] != [(one.shape, one.dtype) for one in theirs]:
             return False
         others = [pair for pair in zip(ours, theirs, strict=True) if not same_bits(*pair)]
-        looks = [(_look(one), _look(other)) for one, other in others]
+        looks = [(look_at(one), look_at(other)) for one, other in others]
         return all(self._alike(one, other, other[0]) for one, other in looks)
 
     def _alike(self, one: Look, other: Look, size: float) -> bool:
-        pairs = zip(one, other, strict=True)
-        return all(a == b or abs(a - b) <= self._rounding * size or (isnan(a) and isnan(b)) for a, b in pairs)
+        return alike(one, other, self._rounding * size)
 
     def _check_own_parameters(self, besides: Iterable[Tensor]) -> None:
         foreign = [each for each in besides if id(each) not in self._parameters]
@@ -229,37 +340,6 @@ class _Trial:
             f"of its own: {source} (by a list, an attribute, a global, an earlier call, a random number); let the model return "
             "that as one output more, which a loss of your own takes in a tuple"
         ) from failure
-
-
-class _Gone:
-    """Parameters without their values, but those of one block at a time."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._values = {id(each): (each, each.data) for each in parameters}
-
-    def __enter__(self) -> "_Gone":
-        for parameter, values in self._values.values():
-            parameter.data = _nothing_like(values)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for parameter, values in self._values.values():
-            parameter.data = values
-
-    @contextmanager
-    def but(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-        """Have these back while the body runs."""
-        pairs = [self._values[id(each)] for each in parameters]
-        for parameter, values in pairs:
-            parameter.data = values
-        yield  # what it raises ends all
-        for parameter, values in pairs:
-            parameter.data = _nothing_like(values)
-
-
-def _nothing_like(values: Tensor) -> Tensor:
-    nothing = torch.nan if values.is_floating_point() or values.is_complex() else 0
-    return torch.full((), nothing, dtype=values.dtype, device=values.device).expand(values.shape)
 
 
 def _refuse_block(block: Block, failure: BaseException | None) -> NoReturn:
@@ -286,15 +366,6 @@ def _tried(run: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return None, cause
 
 
-def _of_few(tensors: Features, samples: int) -> Features:
-    return tuple(each[:samples].clone() for each in tensors)
-
-
-def _detached(features: Features) -> Features:
-    """Return copies, which nothing writes to."""
-    return tuple(one.detach().clone() for one in features)
-
-
 def _reached(loss: Tensor, outputs: Features) -> list[Tensor]:
     """List the leaves of a loss's graph that it reaches otherwise than by the outputs."""
     seen = {output.grad_fn for output in outputs}
@@ -308,21 +379,3 @@ def _reached(loss: Tensor, outputs: Features) -> list[Tensor]:
         if (leaf := getattr(node, "variable", None)) is not None:
             found.append(leaf)
     return found
-
-
-_NOTHING: Look = (0.0,) * (1 + _LOOKS)
-
-
-def _look(tensor: Tensor) -> Look:
-    flat = flat_numbers(tensor.to_dense() if tensor.is_sparse else tensor)
-    squares, sums = 0.0, torch.zeros(_LOOKS, dtype=torch.float64)
-    for place, piece in enumerate(torch.split(flat, _PIECE)):
-        numbers = piece.double().cpu()
-        squares += float(numbers.square().sum())
-        sums += _weights(place % 7)[:, : len(numbers)] @ numbers
-    return squares**0.5, *sums.tolist()
-
-
-@cache
-def _weights(place: int) -> Tensor:
-    return torch.stack([made_up(_PIECE, f"look {index} {place}").double() for index in range(_LOOKS)])

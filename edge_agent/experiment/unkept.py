@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from edge_agent.experiment.trial_state import plain_numbers
 from edge_agent.experiment.workload import Workload
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code
@@ -53,16 +54,16 @@ def warn_of_unkept(workload: Workload) -> None:
 def unkept(workload: Workload) -> Unkept:
     """Run the model once more, forward, in train mode, and compare; it is afterwards as it was."""
     module = workload.chain.module
-    buffers, numbers = _unsaved(module), _numbers(module)
+    buffers, numbers = _unsaved(module), plain_numbers(module)
     # Some blocks may be on a GPU already, and the others are not.
     here = _copies_from_elsewhere(module)
     with unchanged(module), torch.no_grad(), random_state("unkept"):
         module.train()
-        before = _numbers(module)
+        before = plain_numbers(module)
         inputs, names = features_of_inputs(workload.example.example()), workload.example.names
         with foreign_code(_fails_on_made_up):
             functional_call(module, here, () if names else inputs, dict(zip(names, inputs, strict=False)))
-        trained, counted = {**_unsaved(module), **here}, _numbers(module)
+        trained, counted = {**_unsaved(module), **here}, plain_numbers(module)
     drawn = buffers
     if buffers:
         model, seed = workload.config.model, workload.config.training.seed
@@ -94,16 +95,6 @@ def _unsaved(module: nn.Module) -> dict[str, Tensor]:
     """A copy of every buffer that the state dict leaves out, by name."""
     saved = module.state_dict().keys()
     return {name: value.detach().clone() for name, value in module.named_buffers() if name not in saved}
-
-
-def _numbers(module: nn.Module) -> dict[str, int | float]:
-    """The numbers in plain attributes, by name."""
-    return {
-        f"{path}.{attribute}" if path else attribute: value
-        for path, part in module.named_modules()
-        for attribute, value in vars(part).items()
-        if isinstance(value, int | float) and attribute != "training"
-    }
 
 
 def _is(value: Tensor, other: Tensor | None) -> bool:

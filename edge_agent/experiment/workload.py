@@ -126,7 +126,8 @@ class Workload:
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
         self._check_followed()
-        check_side_effects(self.chain, self.recipe, first)
+        self.bound = check_side_effects(self.chain, self.recipe, first)
+        """Blocks that not every placement suits."""
         self.one_judge = why_one_judge(self.chain, self.recipe, firsts.get("data.test"))
         """See `why_one_judge`."""
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 from shared.errors import ModelError
@@ -21,6 +22,8 @@ from shared.model.random_state import random_state
 MAX_KWARGS_CHARACTERS = 64 * 1024
 MAX_KWARGS_DEPTH = 16
 ALL_LEARN = Learning()
+_GIVEN = "_isthmus_given"
+"""The attribute of a parameter that a factory has given."""
 _NO_FILE = "both sides run the factory; let it load a file only where the file is: the trainer gets the edge's weights"
 
 
@@ -34,7 +37,8 @@ def build_model(
 ) -> nn.Module:
     """Make the module that `factory` (`package.module:factory`) returns for `kwargs`, its weights drawn from `seed`.
 
-    Of a module that `torch.compile` has made it is the one inside, because a compiled forward cannot be divided.
+    Of a module that `torch.compile` has made it is the one inside, because a compiled forward cannot be divided. All of it is
+    in training mode, as a loop's `train()` would have it, whatever the factory has left in which mode.
     limits: see `bounded_build`. Raises ModelError when the name is not allowed or not there, when the factory
     fails, or returns no module; TooLargeError beyond the limits.
     """
@@ -49,7 +53,24 @@ def build_model(
         module = make(**kwargs)
     if not isinstance(module, nn.Module):
         raise ModelError(f"factory {factory!r} returned {type(module).__name__}; it must return a torch.nn.Module")
-    return _uncompiled(module)
+    _check_new(factory, module)
+    with foreign_code(failure):
+        return _uncompiled(module).train()
+
+
+def _check_new(factory: str, module: nn.Module) -> None:
+    """Refuse parameters that learn and that another module has, too, and tensors without values. Raises ModelError."""
+    learning = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+    again = [name for name, value in learning if hasattr(value, _GIVEN)]
+    if torch.get_default_device().type != "meta":
+        again += [name for name, value in (*module.named_parameters(), *module.named_buffers()) if value.is_meta]
+    if again:
+        raise ModelError(
+            f"factory {factory!r} gives {again[0]!r} again, which an earlier call has made (it is in a cache, or a global): "
+            "runs of one process would share it; let the factory make anew all that it gives"
+        )
+    for _, value in learning:
+        setattr(value, _GIVEN, True)
 
 
 def _uncompiled(module: nn.Module) -> nn.Module:

@@ -28,7 +28,7 @@ from shared.model.reading_off import Trial, changing, made_up_trials, measured_t
 from shared.model.snapshot import unchanged
 from shared.model.spec import TensorSpec
 from shared.model.state_entries import BlockState, StateEntry, assign_state
-from shared.model.tied import check_tied
+from shared.model.tied import check_memory, check_tied
 from shared.model.tracing import trace
 from shared.model.values.connecting import made_slots, shown_of, torn_blocks, uses_of, wiring_of
 from shared.model.values.public import public_slots, with_public
@@ -278,6 +278,7 @@ def build_chain(
             observed = verification.check(named_modules)
         states = assign_state(module, named_modules)
         persistent = frozenset(id(entry.value) for state in states for entry in state.entries if entry.is_persistent)
+        check_memory(type(module).__name__, states)
         check_tied(type(module).__name__, named_modules, states, observed.features)
         modules = [block for _, block in named_modules]
         behaviours = tuple(

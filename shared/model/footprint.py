@@ -126,10 +126,11 @@ def _activation_bytes(module: nn.Module, inputs: Features, values: Mapping[str, 
     own = {value.untyped_storage()._cdata for value in own_values}
     saved: dict[int, UntypedStorage] = {}
 
-    def keep(tensor: Tensor) -> None:  # its storage alone: an operation that keeps its own output would never be freed
+    def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in own:
             saved[storage._cdata] = storage
+        return tensor.detach()  # an operation that keeps its own output would never be freed
 
     def failure(cause: BaseException) -> ModelError:
         return ModelError(
@@ -137,7 +138,7 @@ def _activation_bytes(module: nn.Module, inputs: Features, values: Mapping[str, 
         )
 
     changes = nullcontext() if inputs[0].is_meta and values is None else unchanged(module)
-    with foreign_code(failure), changes, random_state("footprint"), saved_tensors_hooks(keep, _never_unpacked):
+    with foreign_code(failure), changes, random_state("footprint"), saved_tensors_hooks(keep, _as_kept):
         if values is None:
             module(*inputs)
         else:
@@ -145,5 +146,5 @@ def _activation_bytes(module: nn.Module, inputs: Features, values: Mapping[str, 
     return sum(storage.nbytes() for storage in saved.values())
 
 
-def _never_unpacked(_: object) -> Tensor:
-    raise AssertionError("nothing goes backward here")
+def _as_kept(kept: Tensor) -> Tensor:
+    return kept  # a forward that takes derivatives goes backward

@@ -57,7 +57,9 @@ class BufferValues:
         with torch.no_grad():
             for owner, name, buffer, values in self._saved:
                 owner[name] = buffer
-                if not same_bits(buffer, values):
+                if buffer.shape != values.shape:  # one that a forward has resized
+                    buffer.data = values.clone()
+                elif not same_bits(buffer, values):
                     buffer.copy_(values)
 
 

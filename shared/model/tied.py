@@ -4,7 +4,9 @@ A block hands on the sum of its own uses. In one process the gradients of all us
 first, and that gives the same bits if every block but the last uses the weight once.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -16,6 +18,39 @@ from shared.model.random_state import random_state
 from shared.model.state_entries import BlockState
 
 _SAMPLES = 2
+
+
+def check_memory(title: str, states: Sequence[BlockState]) -> None:
+    """Refuse a parameter that learns and lies in memory where another tensor lies: two workers have no memory together.
+
+    Constants may lie where they like. Raises ModelError.
+    """
+    extents = sorted(extent for state in states for extent in _extents(state))
+    for one, other in pairwise(extents):
+        if other.begin < one.end and (one.learns or other.learns):
+            raise ModelError(
+                f"{one.name!r} and {other.name!r} of {title} are two tensors over the same memory, which would not be the same "
+                "on two workers; tie the parameter itself, as in second.weight = first.weight, or copy it"
+            )
+
+
+class _Extent(NamedTuple):
+    """The bytes from the first of a tensor to its last."""
+
+    begin: int
+    end: int
+    name: str
+    learns: bool
+
+
+def _extents(state: BlockState) -> Iterator[_Extent]:
+    """The extents of the tensors of a block, each once."""
+    tensors = {id(entry.value): (entry.name, entry.value) for entry in reversed(state.entries)}
+    for name, value in tensors.values():
+        if value.numel() and not value.is_meta and value.layout is torch.strided:
+            last = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+            end = value.data_ptr() + (last + 1) * value.element_size()
+            yield _Extent(value.data_ptr(), end, name, value.requires_grad)
 
 
 def check_tied(

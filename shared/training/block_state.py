@@ -6,7 +6,7 @@ for every block (`held_state`). Frozen parameters are no part of it: workers com
 (`frozen_digest`). This module does not know where the state goes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 import xxhash
@@ -138,7 +138,17 @@ def changed_while_frozen(block: Block) -> ModelError:
     return ModelError(
         f"block {block.name!r} has changed parameters of its own that do not learn ({listed}): these move with no block and "
         "are in no checkpoint, so the result would depend on the placement; register what a forward changes, as the weights of "
-        "a teacher, as buffers"
+        "a teacher, as buffers, and let no train() or eval() merge adapters"
+    )
+
+
+def switched(block: Block, names: Sequence[str]) -> ModelError:
+    """Return the refusal of a block that has changed which of its parameters learn."""
+    listed = ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return ModelError(
+        f"block {block.name!r} has switched requires_grad of {listed} while it trained; what learns is known from the first "
+        "step on, so that it can move: train in several runs, each from the last one's weights (training.start_from), with "
+        "another model.frozen"
     )
 
 

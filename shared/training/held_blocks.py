@@ -249,14 +249,23 @@ class HeldBlocks:
         self._note_frozen(index)
 
     def check_frozen(self, *indices: int) -> None:
-        """Refuse what training has changed in parameters that do not learn, of these blocks that are here, or of all.
+        """Refuse what training has changed in parameters that do not learn, of these blocks that are here, or of all, and a
+        change of which of them learn.
 
         Raises ModelError.
         """
+        for index in indices or self._held:
+            if index in self._held and (switched := self._switched(index)):
+                raise block_state.switched(self.chain.blocks[index], switched)
         for index, before in self._frozen.items():
             block = self.chain.blocks[index]
             if (not indices or index in indices) and block_state.frozen_digest(block) != before:
                 raise block_state.changed_while_frozen(block)
+
+    def _switched(self, index: int) -> list[str]:
+        """Name the parameters of a block that learn and did not, or do not and did, when it came here."""
+        learning, now = self._learning.get(index, {}), self.chain.blocks[index].named_parameters()
+        return [name for name, value in now.items() if value.requires_grad is not (name in learning)]
 
     def _note_frozen(self, index: int) -> None:
         if index in (*self._held, *self._taken_in) and block_state.frozen(block := self.chain.blocks[index]):

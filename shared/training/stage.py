@@ -205,11 +205,15 @@ class Stage:
         return weights
 
     def adopt_gradients(self, weights: Weights) -> None:
-        """Move the gradients that a backward left on a copy of the weights to the parameters that were copied."""
+        """Move the gradients that a backward left on a copy of the weights to the copied parameters, whose hooks run."""
         for block in reversed(self.blocks):  # where two use one parameter, the last adds to it first, as autograd does
             parameters = dict(block.module.named_parameters())
             for name, copy in weights[block.index].items():
                 parameter, gradient, copy.grad = parameters[name], copy.grad, None
+                if gradient is not None and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+                    with self._backward_failures:
+                        run_engine((parameter,), (gradient,))
+                    continue
                 if parameter.grad is not None and gradient is not None:
                     gradient = parameter.grad + gradient
                 if gradient is not None:

@@ -59,8 +59,9 @@ class Verification:
                 f"the example inputs are of {sizes} samples; all must have the batch first, and be of as many"
             )
         self._name = type(module).__name__
-        self._module = by_place(module, names)
+        self._root, self._module = module, by_place(module, names)
         self._parameters = dict(self._module.named_parameters(remove_duplicate=False))
+        self._state = _kinds_of_state(module)
         self._buffers = BufferValues(module)
         self._draws_from = ""
         """The generator that is none of torch's and from which the module has drawn, as far as is known."""
@@ -82,8 +83,17 @@ class Verification:
         self._passes.append(case)
         before = library_states()
         self._expected.append(self._run([(self._name, self._module)], case))
+        self._check_state(case)
         drawn = map(operator.ne, before, library_states())
         self._draws_from = next(itertools.compress(("Python's random", "numpy"), drawn), self._draws_from)
+
+    def _check_state(self, case: "_Pass") -> None:
+        found = _kinds_of_state(self._root)
+        if changed := sorted(name for name in {**self._state, **found} if self._state.get(name) != found.get(name)):
+            raise ModelError(
+                f"{self._name} makes, resizes or removes {', '.join(map(repr, changed[:3]))} as it runs {case.label}; make "
+                "them in __init__() with the shapes that stay, or let the factory run the module once on an example"
+            )
 
     def check(self, blocks: Sequence[tuple[str, nn.Module]]) -> Observed:
         """Check that the named blocks, one after another, do in each pass the same as the module. Raises ModelError."""
@@ -121,9 +131,16 @@ class Verification:
         )
 
     def _difference(self, case: "_Pass", expected: "_Result") -> str:
-        is_same_again = _same(self._run([(self._name, self._module)], case), expected)
+        before = {name: value.detach().clone() for name, value in self._parameters.items()}
+        for other in (self._passes[1], case):  # once to and fro between the modes
+            is_same_again = _same(self._run([(self._name, self._module)], other), expected)
         if self.why_random:
             return self.why_random
+        if rewritten := [name for name, value in self._parameters.items() if not same_bits(value, before[name])]:
+            return (
+                f"{self._name} changes {', '.join(map(repr, rewritten[:3]))} by its forward, train() or eval(); in training an "
+                "optimizer alone may change parameters: merge adapters afterwards, and make what a forward changes buffers"
+            )
         if not is_same_again:
             return (
                 f"{self._name} makes different results of the same input {case.label}; all that it draws must come from "
@@ -137,7 +154,16 @@ class Verification:
         return (
             f"the blocks of {self._name}, one after another, do not give what {self._name} gives {case.label}; it needs a "
             "method blocks() that returns its blocks in order, and a forward() that does no more than run them"
+            f"{self._why_whole()}"
         )
+
+    def _why_whole(self) -> str:
+        """Return what the module has that its blocks have not; empty where nothing is known."""
+        if self._root._forward_hooks or self._root._forward_pre_hooks:
+            return "; its hooks are not called where blocks are apart: let a block have them"
+        if type(self._root).train is not nn.Module.train:
+            return "; its train() is not called where blocks are apart: let the layers that stay in a mode override train()"
+        return ""
 
     def _tied_in_forward(self) -> list[str]:
         """Name the parameters that are others since the module has run, each with the one that it is now."""
@@ -188,6 +214,14 @@ class _Result:
     outputs: Features
     buffers: list[Tensor]
     observed: Observed
+
+
+def _kinds_of_state(module: nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """The shape and the type of each parameter and buffer, by name."""
+    state = itertools.chain(
+        module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
+    )
+    return {name: (value.shape, value.dtype) for name, value in state}
 
 
 def _same(one: _Result, other: _Result) -> bool:

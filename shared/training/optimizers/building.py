@@ -47,7 +47,6 @@ class Grouping:
 
     def __init__(self, config: OptimizerConfig) -> None:
         """Raises ModelError for a group with too many patterns."""
-        self._name = config.name
         self._groups = [
             ParameterNames(f"training.optimizer.groups[{place}].match", group.match)
             for place, group in enumerate(config.groups)
@@ -60,14 +59,30 @@ class Grouping:
     def check(self, module: nn.Module) -> None:
         """Refuse a name of a group that stands for no parameter that learns and is in no earlier group. Raises ModelError."""
         left = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-        for path, part in module.named_modules():
-            if self._name not in _SPARSE and getattr(part, "sparse", False) is True and f"{path}.weight" in left:
-                raise ModelError(
-                    f"the gradients of {path!r} are sparse, and training.optimizer {self._name!r} takes none; make "
-                    f"it with sparse=False, or choose one of {', '.join(_SPARSE)}"
-                )
         for names in self._groups:
             left -= names.chosen(left, "no parameter that learns and is in no earlier group")
+
+
+def check_sparse(names: Iterable[str], config: OptimizerConfig) -> None:
+    """Refuse parameters with sparse gradients, as of an embedding with sparse=True, where an update cannot take these.
+
+    Raises ModelError.
+    """
+    grouping = Grouping(config)
+    decays = (config.weight_decay, *(group.weight_decay for group in config.groups))
+    for name in names:
+        decay = decays[grouping.of(name)]
+        if config.name not in _SPARSE:
+            why = f"training.optimizer {config.name!r} takes none: choose one of {', '.join(_SPARSE)}"
+        elif getattr(settings_of(config), "momentum", None):
+            why = "momentum would be sparse, too, which no file takes: leave it out"
+        elif config.clip_norm is not None:
+            why = "clip_norm has no norm of them: leave it out"
+        elif config.weight_decay if decay is None else decay:
+            why = "weight_decay takes none: leave it out for this parameter, by a group of the optimizer"
+        else:
+            continue
+        raise ModelError(f"the gradient of {name!r} is sparse, and {why}, or make the embedding with sparse=False")
 
 
 def build_optimizer(

@@ -4,7 +4,7 @@ from collections import deque
 from typing import ClassVar
 
 from shared.model.features import Gradients, Slots
-from shared.training.policies.buffers import unchanged_buffers
+from shared.training.buffers import put_buffers, renew_buffers
 from shared.training.stage import Stage
 
 
@@ -34,6 +34,9 @@ class Replay:
         """See `BackwardPolicy`."""
         remembered, inputs = self._history.popleft()
         assert remembered == step
-        with unchanged_buffers(self._stage):
+        before = renew_buffers(*self._stage.blocks)
+        try:
             graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient)
+        finally:
+            put_buffers(before)
         return self._stage.backward(graph, gradients)

@@ -4,7 +4,7 @@ from collections import deque
 from typing import ClassVar
 
 from shared.model.features import Gradients, Slots
-from shared.training.policies.buffers import renew_buffers
+from shared.training.buffers import renew_buffers
 from shared.training.policies.kept_graph import detached
 from shared.training.stage import Graph, Stage, Weights
 
@@ -30,7 +30,7 @@ class Stash:
             return self._stage.forward_only(step, inputs)
         weights = self._stage.predict_weights([pending for pending, _, _ in self._history]) or self._present_weights()
         if self._history:
-            renew_buffers(self._stage)
+            renew_buffers(*self._stage.blocks)
         graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient, weights=weights)
         self._history.append((step, graph, weights))
         return detached(graph)

@@ -440,3 +440,26 @@ def test_a_stage_of_no_blocks_hands_on_what_it_is_given():
             assert found.stride() == gradient.stride(), "strides choose kernels"
     assert torch.equal(stage.evaluate((outputs,))[0], outputs)
     assert not stage.trainable
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_hooks_of_parameters_get_the_gradient_of_each_batch(policy):
+    module, seen = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), list[Tensor]()
+    module[0].weight.register_hook(lambda gradient: seen.append(gradient) or gradient * 2)
+    module[0].bias.register_post_accumulate_grad_hook(lambda bias: bias.grad.mul_(3))
+    recipe = Recipe(
+        optimizer=OptimizerConfig(learning_rate=0.1),
+        schedule=ScheduleConfig(),
+        loss="cross_entropy",
+        seed=SEED,
+        steps_per_epoch=10,
+        total_steps=10,
+    )
+    stage = lone_stage(build_chain(module, torch.zeros(BATCH, 8)), 0, 1, recipe, CPU)
+    waiting, inputs, gradient = policy_by_name(policy)(stage), torch.randn(BATCH, 8), torch.randn(BATCH, 8)
+    for step in range(2):
+        waiting.forward(step, (inputs,))
+    waiting.backward(0, (gradient,))
+    assert torch.equal(seen[0], gradient.T @ inputs)
+    assert torch.equal(module[0].weight.grad, 2 * seen[0])
+    assert torch.equal(module[0].bias.grad, 3 * gradient.sum(0))
