@@ -12,11 +12,11 @@ class Bound(NamedTuple):
     """Blocks that not every placement suits."""
 
     rewriting: tuple[int, ...] = ()
-    """Those whose forward changes their own parameters, which a second forward, or one over copies, must not do."""
+    """Blocks whose forward changes their own parameters, which a second forward, or one over copies, must not do."""
     sparse: tuple[int, ...] = ()
-    """Those with sparse gradients, of which no sum is taken."""
+    """Blocks with sparse gradients, of which no sum is taken."""
     hooked: tuple[int, ...] = ()
-    """Those with hooks on parameters, which must see the gradient of all samples."""
+    """Blocks with hooks on parameters, which must see the gradient of all samples."""
 
     def check(self, placement: Placement, chain: Chain, *, in_group: bool) -> None:
         """Refuse a placement that does not suit them. Raises ConfigError."""

@@ -442,11 +442,17 @@ def test_a_stage_of_no_blocks_hands_on_what_it_is_given():
     assert not stage.trainable
 
 
+def tripled(parameter: Tensor) -> None:
+    """Triple a gradient once it has been added."""
+    assert parameter.grad is not None
+    parameter.grad.mul_(3)
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_hooks_of_parameters_get_the_gradient_of_each_batch(policy):
     module, seen = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), list[Tensor]()
     module[0].weight.register_hook(lambda gradient: seen.append(gradient) or gradient * 2)
-    module[0].bias.register_post_accumulate_grad_hook(lambda bias: bias.grad.mul_(3))
+    module[0].bias.register_post_accumulate_grad_hook(tripled)
     recipe = Recipe(
         optimizer=OptimizerConfig(learning_rate=0.1),
         schedule=ScheduleConfig(),
