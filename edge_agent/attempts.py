@@ -22,6 +22,7 @@ from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.planner_names import EDGEMOVE
 from edge_agent.planning import Profile
 from edge_agent.profiling.timers import timer_meanwhile
+from edge_agent.sessions.last_moments import Kill
 from edge_agent.sessions.opening import open_when_there, resume_session
 from edge_agent.sessions.outlook import going_on
 from edge_agent.sessions.stored_session import StoredSession
@@ -52,6 +53,8 @@ class Preparation(NamedTuple):
     stored: StoredSession | None
     """The session to go on with."""
     callbacks: RunCallbacks
+    killed: Kill | None = None
+    """Kill of the last process of that session; None where it ended by itself."""
 
 
 class Newest:
@@ -102,7 +105,8 @@ class Attempts:
             coordinator.tell(SessionBegun(is_resumed=stored is not None, is_again=began_again))
             statistics.total_steps = experiment.steps  # a group may do others
             try:
-                result = await self._train_in(run, experiment, choosing, resumed=stored is not None)
+                with run.session.stored.last_moments(prepared.killed) as statistics.moments:
+                    result = await self._train_in(run, experiment, choosing, resumed=stored is not None)
             except GoneError as gone:
                 self._control_state.leave()
                 told = SessionGone(

@@ -119,7 +119,7 @@ def report_on(workload: Workload) -> PlacementReport:
             for one in plan.crossings
             if not one.of_block.number
         ),
-        memory=tuple(_memory(workload, plan, worker) for worker in placement.workers),
+        memory=tuple(memory_of(workload, plan, worker) for worker in placement.workers),
         visibility=tuple(
             _visibility(placement, model, worker, _kept(workload, placement, model, worker))
             for worker in placement.workers
@@ -156,7 +156,8 @@ def _of_rows(specs: FeatureSpecs, rows: Rows) -> FeatureSpecs:
     return tuple(replace(spec, shape=(rows.count, *spec.shape[1:])) for spec in specs)
 
 
-def _memory(workload: Workload, plan: StepPlan, worker: str) -> Memory:
+def memory_of(workload: Workload, plan: StepPlan, worker: str) -> Memory:
+    """Count the bytes that a worker holds."""
     placement, model, chain, config = plan.placement, plan.model, workload.chain, workload.config
     held = [chain.blocks[block] for block in held_blocks(placement, worker)]
     owned = [block for block in held if placement.owner(block.index) == worker]

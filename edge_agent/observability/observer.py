@@ -7,6 +7,7 @@ from typing import Any
 from edge_agent.observability.history_keeper import HistoryKeeper
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.overlap import Overlap
+from edge_agent.sessions.last_moments import IS_BUSY, STEPS
 from edge_agent.training.events import (
     Activity,
     ActivityChanged,
@@ -116,7 +117,7 @@ class RunObserver:
 
     def _go_back(self, step: int) -> None:
         self._metrics.repeated_steps.inc(max(self._statistics.steps - step, 0))
-        self._statistics.steps = step
+        self._statistics.steps = self._statistics.moments[STEPS] = step
         self._drain()
 
     def _drain(self) -> None:
@@ -126,9 +127,16 @@ class RunObserver:
 
     def _be(self, activity: Activity) -> None:
         self._statistics.activity = activity
+        self._note_busy()
 
     def _await_trainers(self, event: TrainersAwaited) -> None:
         self._statistics.waits_because = event.reasons
+        self._note_busy()
+
+    def _note_busy(self) -> None:
+        statistics = self._statistics
+        computes = statistics.activity in (Activity.TRAINING, Activity.EVALUATING)
+        statistics.moments[IS_BUSY] = computes and not statistics.waits_because
 
     def _note_link(self, event: LinkUp) -> None:
         self._streams[event.peer] = event.stream
@@ -236,6 +244,7 @@ class RunObserver:
                     self._metrics.sharing.overlap.set(overlap)
         self._step_done_seconds = done_seconds
         statistics.steps += 1
+        statistics.moments[STEPS] = statistics.steps
         statistics.samples += event.samples
         statistics.loss = event.loss
         statistics.loss_sum += event.loss

@@ -7,14 +7,15 @@ of their own calls them.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, MutableSequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import IO, Any, Self
 
 import structlog
 from pydantic import ValidationError
 
 from edge_agent.config import EdgeConfig
+from edge_agent.sessions.last_moments import Kill, forget_kills, kills, last_moments
 from edge_agent.sessions.session_record import SessionRecord, recorded
 from shared.bounds import is_session_id
 from shared.checkpoint import Checkpoint, CheckpointName, CheckpointStore, LocalFiles, SessionFolder, open_files
@@ -161,6 +162,19 @@ class StoredSession:
         self._whole.discard(name)
         if self.store is not None:
             self.store.remove(name)
+
+    def kills(self) -> list[Kill]:
+        """See `kills`: of the processes before this one."""
+        return [] if self._files is None else kills(self._files.path)
+
+    def forget_kills(self) -> None:
+        """Count no kill before this moment."""
+        if self._files is not None:
+            forget_kills(self._files.path)
+
+    def last_moments(self, before: Kill | None) -> AbstractContextManager[MutableSequence[int]]:
+        """Keep the numbers of this process for the next one, while the body runs. before: the kill of the last one."""
+        return nullcontext([0, 0]) if self._files is None else last_moments(self._files.path, before)
 
     def release(self) -> None:
         """Let other processes open the session."""

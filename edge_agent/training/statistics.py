@@ -5,7 +5,7 @@ says how many steps it has and when it begins, and takes up the figures of a che
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,8 @@ class Statistics:
     """Steps that all workers have done so far."""
     samples: int = 0
     """Samples of these steps."""
+    moments: MutableSequence[int] = field(default_factory=lambda: [0, 0])
+    """Numbers for the next process, should this one be killed; see `edge_agent/sessions/last_moments.py`."""
     began_seconds: float | None = None
     """Time at which this process began to train, by time.monotonic."""
     earlier_seconds: float = 0.0

@@ -1,0 +1,101 @@
+"""The batch and the cut that fit into this device's memory, for a run that the kernel has killed twice at one step."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from edge_agent.experiment.building import Experiment, has_one_cut
+from edge_agent.experiment.placement_report import Memory, memory_of
+from edge_agent.profiling.memory import available_bytes
+from edge_agent.sessions.last_moments import Kill
+from edge_agent.sessions.stored_session import StoredSession
+from shared.control.formatting import size
+from shared.errors import ConfigError, DataError, ModelError, UnfitError
+from shared.placement import AGENT, Placement, StepPlan, held_blocks
+
+_log = structlog.get_logger(__name__)
+_WORKING = 1.5
+"""Memory of a step by what it keeps for its backward: gradients and the results of operations come and go beside it."""
+_BESIDE_BYTES = 64 * 1024**2
+"""Memory that connections, their threads and messages take once training begins."""
+
+
+def check_kills(experiment: Experiment, stored: StoredSession | None) -> Kill | None:
+    """Return how the last process of a session was killed; None where it was not.
+
+    Raises UnfitError, once, where it was the second one at the same step: the next would be killed there, too.
+    """
+    kills = [] if stored is None else stored.kills()
+    if not kills or stored is None:
+        return None
+    last = kills[0]
+    if not _is_same(kills, experiment.placement.staleness):
+        _log.warning("the last process of this run was killed", step=last.steps, for_memory=last.for_memory)
+        return last
+    stored.forget_kills()
+    by = "the kernel has killed this run twice for memory" if last.for_memory else "this run was killed twice"
+    forget = f"`edge-agent forget {stored.record.session_id}`"
+    raise UnfitError(f"{by} at step {last.steps}; {_what_fits(experiment)}, after {forget}, or give it more memory")
+
+
+def _is_same(kills: Sequence[Kill], staleness: int) -> bool:
+    """Tell whether the second process was killed where the first one was, or, where memory is short, came no further.
+
+    staleness: by so many, and the one under way, the count of steps done may differ for the same step of this device.
+    """
+    if len(kills) < 2:
+        return False
+    last, before = kills
+    further = last.steps - before.steps
+    is_short = last.for_memory and before.for_memory
+    return further <= staleness + 1 and (is_short or -further <= staleness + 1)
+
+
+def _what_fits(experiment: Experiment) -> str:
+    """Name the largest batch and the latest cut that fit, as a part of a sentence."""
+    placement, left = experiment.placement, available_bytes()
+    memory = _memory(experiment, placement)
+    batch, fits = placement.batch_size, list[str]()
+    room = left - _fixed(memory)
+    # It was killed with the present batch: where that seems to fit, the estimate lacks something.
+    fitting = min(int(batch * room / (_growing(memory) or 1.0)), batch // 2)
+    if fitting > 0:
+        fits.append(f"data.batch_size = {fitting}")
+    if (cut := _largest_cut(experiment, left)) is not None:
+        fits.append(f"deployment.cut = {cut}")
+    needs = f"a step takes about {size(round(_needed(memory)))} here, and {size(left)} are free"
+    if _needed(memory) <= left:
+        needs += ", so that something else may end it"
+    return f"{needs}: begin again with {' or '.join(fits)}" if fits else f"{needs}: begin again with a smaller model"
+
+
+def _largest_cut(experiment: Experiment, left_bytes: int) -> int | None:
+    placement = experiment.placement
+    if not has_one_cut(placement):
+        return None
+    for cut in reversed(range(1, len(held_blocks(placement, AGENT)))):
+        try:
+            memory = _memory(experiment, experiment.cut_at([cut], placement))
+        except (ConfigError, DataError, ModelError):  # not a cut, or one that would show what may not be seen
+            continue
+        if _needed(memory) <= left_bytes:
+            return cut
+    return None
+
+
+def _memory(experiment: Experiment, placement: Placement) -> Memory:
+    return memory_of(experiment, StepPlan(placement, experiment.facts), AGENT)
+
+
+def _needed(memory: Memory) -> float:
+    return _fixed(memory) + _growing(memory)
+
+
+def _fixed(memory: Memory) -> int:
+    """Count what training takes for any batch. The weights are there already."""
+    return memory.gradients + memory.optimizer + _BESIDE_BYTES
+
+
+def _growing(memory: Memory) -> float:
+    """Count what grows with the batch."""
+    return _WORKING * (memory.activations + memory.waiting + memory.ahead)
