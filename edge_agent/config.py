@@ -96,6 +96,12 @@ class DataConfig(Section):
     """Part of the data that a member of a group trains on. "rank" is for members that all have the same data: each step has
     a batch of `group.size` times `batch_size` samples, of which this device takes the part of its rank. Left out, it
     trains on all that it has."""
+    on_error: Literal["raise", "skip"] = "raise"
+    """Reaction to a sample of `train` that cannot be read: the run ends, or with "skip" another sample stands for it, the same
+    one whenever it comes in this epoch. Samples of `test` and `calibration` must all be readable."""
+    max_skipped: NonNegativeInt = 100
+    """Number of different samples that may be unreadable with `on_error = "skip"`; with one more the run ends. It is counted
+    again in each process."""
     ahead: Annotated[int, Field(ge=0, le=MOST_SAMPLES_AHEAD)] = SAMPLES_AHEAD
     """Steps whose samples and labels may leave before K lets them begin, so that no step waits for them. This device and the
     trainers that get them keep so many more batches in memory."""
@@ -379,6 +385,8 @@ class EdgeConfig(Config):
             yield "engine.profile is set; the engine does not know what such steps cost, so leave one of them out"
         if recall and self.deployment.staleness_correction != "none":
             yield "deployment.staleness_correction is set; no block here learns, so there is nothing to correct; leave it out"
+        if self.data.on_error == "skip":
+            yield 'data.on_error is "skip", so a sample may be another one in each epoch; leave one of them out'
         if self.data.longest is not None:
             yield "data.longest is set; features of one length alone are kept, so leave one of them out"
         if self.output.record:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from edge_agent.data.collate import Collate, Stacked
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
+from edge_agent.data.skipping import Skipping
 from shared.errors import DataError
 from shared.model.features import Features
 from shared.model.inputs import Inputs, features_of_inputs
@@ -78,12 +79,14 @@ class BatchLoader:
         collate: Collate | None = None,
         first_sample: int = 0,
         group_batch: int | None = None,
+        skipping: Skipping | None = None,
     ) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
 
         first_sample: sample of a group's batch with which this batch begins, so that each member draws other random numbers.
         group_batch: samples of the batch that the members divide among them, without the rest of an epoch; None where all
-        samples are this device's. Raises DataError for a dataset without length or items, or too small for one step.
+        samples are this device's. skipping: of samples that cannot be read; None has one such end it.
+        Raises DataError for a dataset without length or items, or too small for one step.
         """
         self._samples = _sample_count(dataset)
         whole = group_batch or batch_size
@@ -100,6 +103,7 @@ class BatchLoader:
         self._whole = whole
         self._offset = 0 if group_batch is None else first_sample
         self._first = (first_sample,) if first_sample else ()
+        self.skipping = skipping
         self._nothing: Stacked | None = None
         """A batch without samples, once one was read."""
         self.steps_per_epoch = self._samples // whole if drop_last else -(-self._samples // whole)
@@ -113,6 +117,8 @@ class BatchLoader:
         numbers = deque[Tensor]()
         with closing(self._reader.read(self._requests(start_step, stop_step, numbers))) as batches:
             for step, (inputs, labels) in enumerate(batches, start=start_step):
+                if self.skipping is not None:
+                    self.skipping.note(step, self._reader.unreadable)
                 yield Batch(step, inputs, labels, numbers.popleft())
 
     def lacking(self, start_step: int, stop_step: int, first_step: int) -> Generator[Batch]:
@@ -164,7 +170,10 @@ class BatchLoader:
             yield self._request(step, indices)
 
     def _request(self, step: int, indices: Tensor) -> BatchRequest:
-        return BatchRequest(indices.tolist(), randomness=(self._seed, "samples", step, *self._first))
+        spares = None
+        if self.skipping is not None:
+            spares = self.skipping.spares(step // self.steps_per_epoch, self._samples)
+        return BatchRequest(indices.tolist(), (self._seed, "samples", step, *self._first), spares)
 
     def _indices(self, start_step: int, stop_step: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the steps, each with the samples of its batch."""
@@ -224,6 +233,20 @@ def evaluation_batches(
     """One pass of an `EvaluationLoader`."""
     with closing(EvaluationLoader(dataset, batch_size, workers, collate)) as loader:
         yield from loader.iterate()
+
+
+def first_batch(
+    dataset: Dataset, batch_size: int, collate: Collate | None = None, skipping: Skipping | None = None
+) -> Batch:
+    """Read the first samples of a training set, which tell of what kind its batches are. Raises as `BatchLoader`."""
+    count = _sample_count(dataset)
+    spares = None if skipping is None else skipping.spares(0, count)
+    request = BatchRequest(list(range(min(batch_size, count))), ("evaluation", 0), spares)
+    reader = SampleReader(dataset, 0, collate)
+    ((inputs, labels),) = reader.read([request])
+    if skipping is not None:
+        skipping.judge(reader.unreadable)
+    return Batch(0, inputs, labels)
 
 
 def _reading(reader: SampleReader, batch_size: int, workers: int) -> Reading:

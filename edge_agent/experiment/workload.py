@@ -5,8 +5,9 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from edge_agent.config import EdgeConfig
-from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evaluation_batches
+from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evaluation_batches, first_batch
 from edge_agent.data.named import load_dataset
+from edge_agent.data.skipping import Skipping
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.judging import why_one_judge
@@ -41,7 +42,8 @@ class Workload:
         train = load_dataset(data.train.factory, data.train.kwargs)
         self.test = load_dataset(data.test.factory, data.test.kwargs) if data.test is not None else None
         self.collate = None if data.collate is None else Collate(data.collate, data.longest)
-        first = next(evaluation_batches(train, data.batch_size, collate=self.collate))
+        skipping = Skipping(training.seed, data.max_skipped) if data.on_error == "skip" else None
+        first = first_batch(train, data.batch_size, self.collate, skipping)
         example = first.inputs if data.longest is None else with_length(first.inputs, data.longest)
         self.example = InputSpecs.of(example)
         if self.collate is not None:
@@ -58,6 +60,7 @@ class Workload:
             self.collate,
             first_sample=self.first_sample,
             group_batch=None if group is None or group.size is None or data.shard is None else group.size * size,
+            skipping=skipping,
         )
         self.samples = len(train)
         total_steps = training.epochs * self.loader.steps_per_epoch

@@ -90,6 +90,7 @@ class HistoryKeeper:
                 bytes_up=statistics.bytes_up,
                 bytes_down=statistics.bytes_down,
                 samples_per_second=round(samples / spent, 1) if spent > 0 else 0.0,
+                skipped=statistics.skipped,
                 **tested,
             )
         )

@@ -310,6 +310,10 @@ def _show(statistics: Statistics, registry: CollectorRegistry) -> None:
     loss.show(lambda: statistics.loss)
     scale = KnownGauge("isthmus_loss_scale", "Number by which losses are scaled in float16.", registry)
     scale.show(lambda: statistics.loss_scale)
+    unreadable = KnownGauge(
+        "isthmus_skipped_samples", "Samples that could not be read, in whose places others were trained on.", registry
+    )
+    unreadable.show(lambda: statistics.skipped)
     skipped = KnownGauge(
         "isthmus_skipped_updates", "Updates that were skipped because a gradient overflowed in float16.", registry
     )

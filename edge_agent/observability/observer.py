@@ -64,6 +64,8 @@ class RunObserver:
         self._computed_seconds: float | None = None
         """Seconds that this device has computed for its newest step, where it shares blocks."""
         self._shares_blocks = False
+        self._skipped: dict[int, int] = {}
+        """Samples that could not be read, by the step, of steps that have any."""
         self._overlap = Overlap()
         subscribe = events.subscribe
         subscribe(SessionOpened, self._open)
@@ -98,6 +100,8 @@ class RunObserver:
         run, session_id = event.run, event.run.session.stored.record.session_id
         self._metrics.watch(run)
         self._metrics.show_run(session_id)
+        if (skipping := run.session.experiment.loader.skipping) is not None:
+            self._skipped, self._statistics.skipped = skipping.by_step, self._statistics.skipped or 0
         names = [metric.shown_as for metric in run.session.experiment.recipe.metrics]
         self._metrics.show_metrics(names, self._statistics)
         self._metrics.blocks.set(len(run.session.experiment.chain.blocks))
@@ -106,7 +110,7 @@ class RunObserver:
         self._emit(Progressed(self._statistics))
 
     def _begin_again(self, _event: BeganAgain) -> None:
-        self._statistics.samples = 0
+        self._statistics.samples, self._statistics.skipped = 0, None
         self._statistics.go_back({})
         self._go_back(0)
         self._be(Activity.OPENING)
@@ -246,6 +250,8 @@ class RunObserver:
         statistics.steps += 1
         statistics.moments[STEPS] = statistics.steps
         statistics.samples += event.samples
+        if self._skipped:
+            statistics.skipped = (statistics.skipped or 0) + self._skipped.pop(event.step, 0)
         statistics.loss = event.loss
         statistics.loss_sum += event.loss
         statistics.losses += 1

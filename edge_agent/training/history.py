@@ -50,6 +50,8 @@ class HistoryRow(NamedTuple):
     """Bytes that the run has sent and received."""
     samples_per_second: float
     """Rate since the row before, evaluations included."""
+    skipped: int | None = None
+    """Samples that could not be read in these steps, and had others in their places; None where one such ends the run."""
     metrics: Mapping[str, float] = {}
     """Values of `training.metrics`, by their names; a column each."""
 
@@ -160,7 +162,7 @@ def read_history(directory: Path) -> list[HistoryRow]:
         raise ConfigError(f"{path} is no history of a run: {cause}") from cause
 
 
-_WHOLE = {name for name, kind in HistoryRow.__annotations__.items() if kind is int}
+_WHOLE = {name for name, kind in HistoryRow.__annotations__.items() if kind in (int, int | None)}
 
 
 def _parsed(columns: Sequence[str], cells: Sequence[str]) -> HistoryRow:

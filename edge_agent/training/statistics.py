@@ -51,7 +51,7 @@ class WorkerFigures:
 
 _SPENT = ("bytes_up", "bytes_down")
 """Totals that only rise: the cost of a step counts each time that it is done."""
-_REACHED = ("samples", "loss", "accuracy", "test_loss", "metrics", "loss_sum", "losses")
+_REACHED = ("samples", "skipped", "loss", "accuracy", "test_loss", "metrics", "loss_sum", "losses")
 """Totals that belong to a step, and go back with it."""
 
 
@@ -73,6 +73,8 @@ class Statistics:
     """Samples of these steps."""
     moments: MutableSequence[int] = field(default_factory=lambda: [0, 0])
     """Numbers for the next process, should this one be killed; see `edge_agent/sessions/last_moments.py`."""
+    skipped: int | None = None
+    """Samples that could not be read in these steps; None where one such ends the run."""
     began_seconds: float | None = None
     """Time at which this process began to train, by time.monotonic."""
     earlier_seconds: float = 0.0

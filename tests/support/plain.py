@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from edge_agent.data import BatchLoader, Collate, Dataset, evaluation_batches
+from edge_agent.data import BatchLoader, Collate, Dataset, first_batch
 from edge_agent.data.named import load_dataset
+from edge_agent.data.skipping import Skipping
 from isthmus import EdgeConfig
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.build import build_model
@@ -111,7 +112,8 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
     data, training = config.data, config.training
     dataset = load_dataset(data.train.factory, data.train.kwargs)
     collate = None if data.collate is None else Collate(data.collate, data.longest)
-    loader = BatchLoader(dataset, data.batch_size, training.seed, data.drop_last, 0, collate)
+    skipping = Skipping(training.seed, data.max_skipped) if data.on_error == "skip" else None
+    loader = BatchLoader(dataset, data.batch_size, training.seed, data.drop_last, 0, collate, skipping=skipping)
     total = training.epochs * loader.steps_per_epoch
     recipe = Recipe(
         optimizer=training.optimizer,
@@ -135,7 +137,7 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         is_frozen = f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen))
         if is_frozen or (learns and not any(fnmatchcase(name, each) or name.startswith(f"{each}.") for each in learns)):
             parameter.requires_grad_(False)
-    example = next(evaluation_batches(dataset, data.batch_size, collate=collate)).inputs
+    example = first_batch(dataset, data.batch_size, collate, skipping).inputs
     steps = min(total, training.max_steps or total)
     chain = build_chain(module, example)
     if config.model.frozen_mode == "eval":

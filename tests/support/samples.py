@@ -112,6 +112,15 @@ class Breaking(FlatDigits):
         return super().__getitem__(index)
 
 
+class Torn(FlatDigits):
+    """Some of its samples cannot be read."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index % 97 == 5:
+            raise OSError(f"photos/{index}.png is torn")
+        return super().__getitem__(index)
+
+
 class NotANumber(FlatDigits):
     """Has no number in any sample."""
 

@@ -150,6 +150,7 @@ UNKNOWN = {
     "isthmus_engine_step_seconds",
     "isthmus_loss",
     "isthmus_loss_scale",
+    "isthmus_skipped_samples",
     "isthmus_skipped_updates",
     "isthmus_accuracy_ratio",
     "isthmus_metric",

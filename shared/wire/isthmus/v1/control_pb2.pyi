@@ -959,6 +959,7 @@ class HistoryRow(_message.Message):
     BYTES_DOWN_FIELD_NUMBER: _builtins.int
     SAMPLES_PER_SECOND_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """Steps that were done."""
     epoch: _builtins.int
@@ -987,6 +988,8 @@ class HistoryRow(_message.Message):
     """Payload bytes that it had received."""
     samples_per_second: _builtins.float
     """Samples trained on in a second since the row before."""
+    skipped: _builtins.int
+    """Samples that could not be read in these steps, and had others in their places; left out where one such ends the run."""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """Values of training.metrics, by their names."""
@@ -1009,19 +1012,24 @@ class HistoryRow(_message.Message):
         bytes_down: _builtins.int = ...,
         samples_per_second: _builtins.float = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        skipped: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_skipped", b"_skipped", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "skipped", b"skipped", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "bits", b"bits", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "edge_blocks", b"edge_blocks", "epoch", b"epoch", "learning_rate", b"learning_rate", "metrics", b"metrics", "samples", b"samples", "samples_per_second", b"samples_per_second", "seconds", b"seconds", "staleness", b"staleness", "step", b"step", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_skipped", b"_skipped", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "bits", b"bits", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "edge_blocks", b"edge_blocks", "epoch", b"epoch", "learning_rate", b"learning_rate", "metrics", b"metrics", "samples", b"samples", "samples_per_second", b"samples_per_second", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "step", b"step", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
+    _WhichOneofReturnType__skipped: _TypeAlias = _typing.Literal["skipped"]  # noqa: Y015
+    _WhichOneofArgType__skipped: _TypeAlias = _typing.Literal["_skipped", b"_skipped"]  # noqa: Y015
     _WhichOneofReturnType__test_loss: _TypeAlias = _typing.Literal["test_loss"]  # noqa: Y015
     _WhichOneofArgType__test_loss: _TypeAlias = _typing.Literal["_test_loss", b"_test_loss"]  # noqa: Y015
     _WhichOneofReturnType__train_loss: _TypeAlias = _typing.Literal["train_loss"]  # noqa: Y015
     _WhichOneofArgType__train_loss: _TypeAlias = _typing.Literal["_train_loss", b"_train_loss"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__accuracy) -> _WhichOneofReturnType__accuracy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__skipped) -> _WhichOneofReturnType__skipped | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__test_loss) -> _WhichOneofReturnType__test_loss | None: ...
     @_typing.overload

@@ -60,7 +60,7 @@ def test_an_unfinished_session_says_whether_it_goes_on(newest, is_open, state):
 
 def test_a_long_history_is_thinned_evenly_and_ends_with_the_newest_row():
     rows = [
-        HistoryRow(step, 1, step, None, 0.5, None, 0.1, 2, 0, 32, 1.0, 1, 1, 1.0, {"top5": 0.5})
+        HistoryRow(step, 1, step, None, 0.5, None, 0.1, 2, 0, 32, 1.0, 1, 1, 1.0, None, {"top5": 0.5})
         for step in range(1, 1203)
     ]
     shown = [row.step for row in history_answer(rows).rows]

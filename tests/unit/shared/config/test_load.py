@@ -135,9 +135,9 @@ def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path:
         ("[deployment]\nstalenes = 1", "FILE: unknown key deployment.stalenes; did you mean deployment.staleness?"),
         ("[training]\nepoch = 1", "FILE: unknown key training.epoch; did you mean training.epochs?"),
         (
-            "[data]\nbatch_sampler = 1",
-            "FILE: unknown key data.batch_sampler; data has the keys train, test, calibration, collate, longest, "
-            "batch_size, drop_last, shard, ahead, workers",
+            "[data]\nshuffle = false",
+            "FILE: unknown key data.shuffle; data has the keys train, test, calibration, collate, longest, "
+            "batch_size, drop_last, shard, on_error, max_skipped, ahead, workers",
         ),
         ("[log]\ncolour = true", "FILE: unknown key log.colour; log has the keys level, format"),
         (

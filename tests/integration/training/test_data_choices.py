@@ -1,0 +1,122 @@
+"""Every choice of `[data]` that decides what a batch has: the plain loop's bits, under every placement and after any stop."""
+
+import pytest
+
+from edge_agent.sessions.resuming import Resume
+from edge_agent.training.shutdown import Shutdown
+from isthmus import run_training
+from shared.errors import ExitCode, StoppedError
+from tests.support import plain_history
+from tests.support.commands import agent_fails
+from tests.support.experiments import MODELS, OPTIMIZERS
+from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
+from tests.support.plain import assert_same_bits, plain_state
+from tests.support.plain_history import plain_history as plain_rows
+from tests.support.plain_tiles import plain_tiles_state
+from tests.support.running import Listening, edge_config, running_trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STEPS = 50  # of 22 in an epoch
+SAMPLES = "tests.support.samples"
+CHOICES = {
+    "skip": [f'data.train={{factory="{SAMPLES}:Torn"}}', 'data.on_error="skip"'],
+}
+TRAINING = [
+    *MODELS["mlp"],
+    f"training.optimizer={OPTIMIZERS['adamw']}",
+    f'data.test={{factory="{SAMPLES}:FlatDigits", kwargs={{split="test"}}}}',
+    "data.batch_size=64",
+    f"training.max_steps={STEPS}",
+    "training.evaluate_every_steps=20",
+    "training.evaluate_every_epochs=0",
+]
+some_choices = pytest.mark.parametrize("choice", CHOICES)
+
+
+def chosen(choice, *more):
+    return [*TRAINING, *CHOICES[choice], *more]
+
+
+@some_choices
+async def test_two_workers_equal_the_plain_loop(choice):
+    async with running_trainer() as server:
+        flags = chosen(choice, "deployment.cut=2", "checkpoints.location=none", f"trainer.address={server.address}")
+        result = await run_training(edge_config(*flags))
+    assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
+    assert plain_history.of(result.history) == expected_rows(choice)
+
+
+def expected_rows(choice):
+    return plain_rows(edge_config(*chosen(choice)), {20, 40, STEPS}.__contains__)
+
+
+@pytest.mark.slow
+@some_choices
+async def test_every_placement_equals_one_process(choice, tmp_path):
+    expected = plain_state(edge_config(*chosen(choice)))
+    async with running_trainers() as servers:
+        for kind in (*RANGES, *SHARED):
+            flags = chosen(choice, *flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "mlp"))
+            config = edge_config(*flags, "checkpoints.location=none")
+            result = await run_training(config)
+            assert_same_bits(plain_tiles_state(config) if kind in SHARED else expected, result.module.state_dict())
+
+
+async def trained_with_stops(tmp_path, flags, stops):
+    """A run that another process goes on with after each of these steps."""
+    async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
+        kept = [f"checkpoints.location={tmp_path / 'edge'}", "checkpoints.every_steps=7", "deployment.cut=2"]
+        config = edge_config(*flags, *kept, f"trainer.address={server.address}")
+        for stop in stops:
+            shutdown = Shutdown()
+
+            def on_progress(now, stop=stop, shutdown=shutdown):
+                if now.steps == stop:
+                    shutdown.drain()
+
+            with pytest.raises(StoppedError):
+                await run_training(config, Listening(on_progress), resume=Resume(), shutdown=shutdown)
+        return await run_training(config, resume=Resume())
+
+
+@some_choices
+async def test_a_run_that_is_stopped_in_an_epoch_goes_on_with_the_same_samples(choice, tmp_path):
+    result = await trained_with_stops(tmp_path, chosen(choice), [9, 30])
+    assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
+    assert plain_history.of(result.history) == expected_rows(choice)
+
+
+@pytest.mark.slow
+@some_choices
+async def test_worker_processes_give_the_same_batches(choice):
+    async with running_trainer() as server:
+        flags = chosen(choice, "data.workers=1", "checkpoints.location=none", f"trainer.address={server.address}")
+        result = await run_training(edge_config(*flags))
+    assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
+
+
+async def test_what_cannot_be_read_is_counted_in_the_history_whatever_stops(tmp_path):
+    whole = await trained_with_stops(tmp_path / "whole", chosen("skip"), [])
+    stopped = await trained_with_stops(tmp_path / "stopped", chosen("skip"), [15, 31])
+    counts = [row.skipped for row in whole.history]
+    assert [row.skipped for row in stopped.history] == counts
+    assert counts == sorted(counts)
+    assert 10 < counts[0] < counts[-1], "15 of the samples cannot be read, in each epoch"
+
+
+def test_too_many_samples_that_cannot_be_read_are_one_sentence():
+    agent_fails(
+        ExitCode.DATA,
+        "more samples cannot be read than data.max_skipped, 0, allows; the last: sample 5 of Torn cannot be read: OSError: "
+        "photos/5.png is torn",
+        flags=[*CHOICES["skip"], "data.max_skipped=0"],
+    )
+
+
+def test_a_test_set_has_to_be_whole():
+    agent_fails(
+        ExitCode.DATA,
+        "sample 5 of Torn cannot be read: OSError: photos/5.png is torn",
+        flags=[*CHOICES["skip"], f'data.test={{factory="{SAMPLES}:Torn"}}'],
+    )
