@@ -72,6 +72,10 @@ def _digits(split: str) -> DatasetConfig:
     return DatasetConfig(factory=_DIGITS, kwargs={"split": split})
 
 
+ORDERS = ("sampler", "sample_weights", "batch_sampler")
+"""Keys of `[data]` of which each decides the order of samples."""
+
+
 class DataConfig(Section):
     train: DatasetConfig = Field(default_factory=lambda: _digits("train"))
     """The samples to train on."""
@@ -96,6 +100,15 @@ class DataConfig(Section):
     """Part of the data that a member of a group trains on. "rank" is for members that all have the same data: each step has
     a batch of `group.size` times `batch_size` samples, of which this device takes the part of its rank. Left out, it
     trains on all that it has."""
+    sampler: FactoryName | None = Field(default=None, examples=["my_data:in_order"])
+    """Function of data set, seed and epoch that returns the numbers of the samples of an epoch, in their order, as many in each
+    epoch. Left out, each epoch has all samples in an order that is drawn."""
+    sample_weights: FactoryName | None = Field(default=None, examples=["my_data:weights"])
+    """Function of the data set that returns a weight for each sample, by which the samples of an epoch are drawn with
+    replacement, as by torch's WeightedRandomSampler."""
+    batch_sampler: FactoryName | None = Field(default=None, examples=["my_data:by_length"])
+    """Function of data set, seed, epoch and `batch_size` that returns the batches of an epoch, each the numbers of at most
+    `batch_size` samples, as many batches in each epoch: samples of one length together, for instance."""
     on_error: Literal["raise", "skip"] = "raise"
     """Reaction to a sample of `train` that cannot be read: the run ends, or with "skip" another sample stands for it, the same
     one whenever it comes in this epoch. Samples of `test` and `calibration` must all be readable."""
@@ -115,6 +128,18 @@ class DataConfig(Section):
         if isinstance(values, dict) and "train" in values and "test" not in values:
             return {**values, "test": None}
         return values
+
+    @model_validator(mode="after")
+    def _one_decides_the_order(self) -> Self:
+        given = [key for key in ORDERS if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are set, and each decides the order of samples; leave one of them")
+        if self.batch_sampler is not None and self.shard is not None:
+            raise ValueError(
+                f'shard is "{self.shard}" and batch_sampler is set; batches of equal size alone are divided among members, so '
+                "leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _only_a_function_makes_lengths(self) -> Self:
@@ -385,6 +410,8 @@ class EdgeConfig(Config):
             yield "engine.profile is set; the engine does not know what such steps cost, so leave one of them out"
         if recall and self.deployment.staleness_correction != "none":
             yield "deployment.staleness_correction is set; no block here learns, so there is nothing to correct; leave it out"
+        if given := [key for key in ORDERS if getattr(self.data, key) is not None]:
+            yield f"data.{given[0]} is set, so a sample may come twice in an epoch; leave one of them out"
         if self.data.on_error == "skip":
             yield 'data.on_error is "skip", so a sample may be another one in each epoch; leave one of them out'
         if self.data.longest is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from edge_agent.data.collate import Collate, Stacked
+from edge_agent.data.order import Order
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from edge_agent.data.skipping import Skipping
 from shared.errors import DataError
@@ -80,20 +81,26 @@ class BatchLoader:
         first_sample: int = 0,
         group_batch: int | None = None,
         skipping: Skipping | None = None,
+        order: Order | None = None,
     ) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
 
         first_sample: sample of a group's batch with which this batch begins, so that each member draws other random numbers.
         group_batch: samples of the batch that the members divide among them, without the rest of an epoch; None where all
         samples are this device's. skipping: of samples that cannot be read; None has one such end it.
+        order: of the samples, by a function of the user's own; None draws it.
         Raises DataError for a dataset without length or items, or too small for one step.
         """
         self._samples = _sample_count(dataset)
         whole = group_batch or batch_size
-        if drop_last and self._samples < whole:
+        self._order = order
+        count = self._samples if order is None else order.count
+        if order is not None and order.makes_batches:
+            whole = 1
+        if drop_last and count < whole:
             raise DataError(
-                f"{type(dataset).__name__} has {self._samples} samples, fewer than one batch of {whole}; "
-                f"set data.batch_size to {self._samples * batch_size // whole} or less"
+                f"{type(dataset).__name__} has {count} samples, fewer than one batch of {whole}; "
+                f"set data.batch_size to {count * batch_size // whole} or less"
                 + ("" if group_batch else ", or data.drop_last = false")
             )
         self._reader = SampleReader(dataset, workers, collate)
@@ -106,7 +113,7 @@ class BatchLoader:
         self.skipping = skipping
         self._nothing: Stacked | None = None
         """A batch without samples, once one was read."""
-        self.steps_per_epoch = self._samples // whole if drop_last else -(-self._samples // whole)
+        self.steps_per_epoch = count // whole if drop_last else -(-count // whole)
         """Steps of one pass over the data."""
 
     def iterate(self, start_step: int, stop_step: int) -> Generator[Batch]:
@@ -172,16 +179,22 @@ class BatchLoader:
     def _request(self, step: int, indices: Tensor) -> BatchRequest:
         spares = None
         if self.skipping is not None:
-            spares = self.skipping.spares(step // self.steps_per_epoch, self._samples)
+            epoch = step // self.steps_per_epoch
+            pool = self._samples if self._order is None else self._order.pool(epoch)
+            spares = self.skipping.spares(epoch, pool)
         return BatchRequest(indices.tolist(), (self._seed, "samples", step, *self._first), spares)
 
     def _indices(self, start_step: int, stop_step: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the steps, each with the samples of its batch."""
-        order_of = lru_cache(maxsize=1)(self._order)
+        order_of = lru_cache(maxsize=1)(self._shuffled) if self._order is None else self._order.of
         for step in range(start_step, stop_step):
             epoch, position = divmod(step, self.steps_per_epoch)
+            order = order_of(epoch)
+            if isinstance(order, tuple):
+                yield step, order[position]
+                continue
             begin = position * self._whole + self._offset
-            yield step, order_of(epoch)[begin : begin + self._batch_size]
+            yield step, order[begin : begin + self._batch_size]
 
     def _had(self, first_step: int, stop_step: int) -> Tensor:
         """Tell of each sample whether any of these steps has it."""
@@ -192,7 +205,7 @@ class BatchLoader:
                 break
         return had
 
-    def _order(self, epoch: int) -> Tensor:
+    def _shuffled(self, epoch: int) -> Tensor:
         """Indices of all samples, in the order of this epoch."""
         generator = torch.Generator().manual_seed(derive_seed(self._seed, "order", epoch))
         return torch.randperm(self._samples, generator=generator)

@@ -5,16 +5,13 @@ torch, `random` and numpy are seeded before each batch. Which samples a batch ha
 """
 
 import math
-import random
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pickle import PicklingError
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
-from numpy.random import mtrand
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
@@ -22,11 +19,11 @@ from torch.utils.data import TensorDataset as TorchTensorDataset
 
 from edge_agent.data.collate import Collate, Stacked
 from edge_agent.data.described import one_line
+from edge_agent.data.randomness import drawing, spare_restored
 from edge_agent.data.skipping import Spares, Unreadable
 from edge_agent.data.stacker import Stacker
 from edge_agent.data.tensors import TensorDataset
 from shared.errors import DataError
-from shared.model.random_state import LIBRARIES, derive_seed, random_state
 from shared.training.losses import widened
 
 T = TypeVar("T")
@@ -83,7 +80,7 @@ class SampleReader:
         does not fit the others, and for a batch that `collate` does not make as it should.
         """
         if self._workers == 0:
-            with _spare_restored():
+            with spare_restored():
                 for request in requests:
                     yield self._batch_of(self._batches.read(request))
             return
@@ -174,10 +171,7 @@ class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
             return inputs, widened(labels)
         # Seeded once a batch: seeding each sample cost more than reading it.
         samples, indices, unreadable = [], request.indices, list[Unreadable]()
-        with _libraries_restored(self._numpys), random_state(*request.randomness) as give_way:
-            seed = derive_seed(*request.randomness)
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
+        with drawing(self._numpys, *request.randomness) as give_way:
             if request.spares is not None:
                 indices = indices.copy()
             for place, index in enumerate(indices):
@@ -218,36 +212,6 @@ def _tensors_of(dataset: Dataset) -> tuple[Tensor, Tensor] | None:
         return None
     # Rows with another layout would be stacked with other strides.
     return tensors if tensors is not None and all(tensor.is_contiguous() for tensor in tensors) else None
-
-
-@contextmanager
-def _libraries_restored(numpys: np.random.BitGenerator) -> Iterator[None]:
-    """Put the generators of `random` and numpy back afterwards; `random_state` does so for torch's.
-
-    numpys: the one that numpy draws from meanwhile. To copy the state of its own would take longer than to read a batch.
-    """
-    with LIBRARIES:
-        python_state, numpys_own = random.getstate(), mtrand.get_bit_generator()
-        mtrand.set_bit_generator(numpys)
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            mtrand.set_bit_generator(numpys_own)
-
-
-@contextmanager
-def _spare_restored() -> Iterator[None]:
-    """Give numpy its spare normal number back afterwards, which it drops when its generator is another."""
-    with LIBRARIES:
-        before = np.random.get_state(legacy=False)
-    try:
-        yield
-    finally:
-        if before["has_gauss"]:
-            with LIBRARIES:
-                now = np.random.get_state(legacy=False)
-                np.random.set_state({**now, "has_gauss": before["has_gauss"], "gauss": before["gauss"]})
 
 
 def _unchanged(value: T) -> T:

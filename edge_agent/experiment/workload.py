@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from edge_agent.config import EdgeConfig
 from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evaluation_batches, first_batch
 from edge_agent.data.named import load_dataset
+from edge_agent.data.order import load_order
 from edge_agent.data.skipping import Skipping
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.first_weights import load_weights
@@ -61,6 +62,7 @@ class Workload:
             first_sample=self.first_sample,
             group_batch=None if group is None or group.size is None or data.shard is None else group.size * size,
             skipping=skipping,
+            order=load_order(data.sampler, data.sample_weights, data.batch_sampler, train, size, training.seed),
         )
         self.samples = len(train)
         total_steps = training.epochs * self.loader.steps_per_epoch

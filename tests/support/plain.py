@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from edge_agent.data import BatchLoader, Collate, Dataset, first_batch
 from edge_agent.data.named import load_dataset
+from edge_agent.data.order import load_order
 from edge_agent.data.skipping import Skipping
 from isthmus import EdgeConfig
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
@@ -113,7 +114,10 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
     dataset = load_dataset(data.train.factory, data.train.kwargs)
     collate = None if data.collate is None else Collate(data.collate, data.longest)
     skipping = Skipping(training.seed, data.max_skipped) if data.on_error == "skip" else None
-    loader = BatchLoader(dataset, data.batch_size, training.seed, data.drop_last, 0, collate, skipping=skipping)
+    order = load_order(data.sampler, data.sample_weights, data.batch_sampler, dataset, data.batch_size, training.seed)
+    loader = BatchLoader(
+        dataset, data.batch_size, training.seed, data.drop_last, 0, collate, skipping=skipping, order=order
+    )
     total = training.epochs * loader.steps_per_epoch
     recipe = Recipe(
         optimizer=training.optimizer,

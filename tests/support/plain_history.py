@@ -1,6 +1,6 @@
 """The history of the plain loop, row by row: the numbers that a run has however often it is interrupted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from edge_agent.data import evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.training.history import HistoryRow
 from isthmus import EdgeConfig
+from shared.model.inputs import Inputs
 from tests.support.plain import PlainExperiment, plain_experiment, plain_loop, plain_loss
 
 
@@ -37,7 +38,7 @@ def plain_history(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> li
 
 def plain_run(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> tuple[list[PlainRow], dict[str, Tensor]]:
     """The rows, and the state dict at the end."""
-    rows, losses, rates = list[PlainRow](), list[float](), list[float]()
+    rows, losses, rates, counts = list[PlainRow](), list[float](), list[float](), list[int]()
     experiment = plain_experiment(config)
     per_epoch = experiment.loader.steps_per_epoch
 
@@ -51,7 +52,7 @@ def plain_run(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> tuple[
             PlainRow(
                 count,
                 step // per_epoch + 1,
-                count * config.data.batch_size,
+                sum(counts),
                 sum(losses) / len(losses),
                 test_loss,
                 accuracy,
@@ -65,8 +66,13 @@ def plain_run(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> tuple[
             return rows[-1].test_loss if config.training.schedule.metric == "loss" else rows[-1].accuracy
         return None
 
-    batches = ((each.step, each.inputs, each.labels) for each in experiment.loader.iterate(0, experiment.steps))
-    return rows, plain_loop(experiment.chain, experiment.recipe, batches, done, figure, rates)
+    def batches() -> Iterator[tuple[int, Inputs, Tensor]]:
+        for batch in experiment.loader.iterate(0, experiment.steps):
+            assert isinstance(batch.labels, Tensor)
+            counts.append(batch.samples)
+            yield batch.step, batch.inputs, batch.labels
+
+    return rows, plain_loop(experiment.chain, experiment.recipe, batches(), done, figure, rates)
 
 
 def plain_evaluation(config: EdgeConfig, experiment: PlainExperiment) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Small data for tests that are about something else."""
 
 import os
+import random
 import time
 from pathlib import Path
 
@@ -315,3 +316,23 @@ def misspelt(items: list[dict[str, Tensor]]) -> tuple[dict[str, Tensor], Tensor]
     """Words by a name that no model has."""
     inputs, labels = padded(items)
     return {"input_ids": inputs["input_ids"], "mask": inputs["attention_mask"]}, labels
+
+
+def rare_first(dataset: FlatDigits, seed: int, epoch: int) -> list[int]:
+    """A sampler: every third sample, and every twelfth once more, in an order that it draws."""
+    indices = [*range(epoch % 3, len(dataset), 3), *range(0, len(dataset), 12)] * 3
+    random.Random(f"{seed} {epoch}").shuffle(indices)
+    return indices[: 22 * 64 + 5]
+
+
+def mostly_small(dataset: FlatDigits) -> list[float]:
+    """Weights of samples: the smaller the number, the larger."""
+    return [1 / (1 + dataset[index][1]) for index in range(len(dataset))]
+
+
+def by_light(dataset: FlatDigits, seed: int, epoch: int, batch_size: int) -> list[list[int]]:
+    """A batch sampler: samples of about the same light together, in batches that are not all whole."""
+    by_light = sorted(range(len(dataset)), key=lambda index: float(dataset[index][0].sum()))
+    batches = [by_light[begin : begin + batch_size - begin % 3] for begin in range(0, len(by_light), batch_size)]
+    random.Random(f"{seed} {epoch}").shuffle(batches)
+    return batches[:22]

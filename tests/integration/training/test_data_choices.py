@@ -20,6 +20,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 50  # of 22 in an epoch
 SAMPLES = "tests.support.samples"
 CHOICES = {
+    "sampler": [f'data.sampler="{SAMPLES}:rare_first"'],
+    "weights": [f'data.sample_weights="{SAMPLES}:mostly_small"'],
+    "batches": [f'data.batch_sampler="{SAMPLES}:by_light"'],
+    "sampler, skip": [
+        f'data.train={{factory="{SAMPLES}:Torn"}}',
+        'data.on_error="skip"',
+        f'data.sampler="{SAMPLES}:rare_first"',
+    ],
     "skip": [f'data.train={{factory="{SAMPLES}:Torn"}}', 'data.on_error="skip"'],
 }
 TRAINING = [
