@@ -8,6 +8,7 @@ and has one caller at a time. Operators take precedence: `pin` narrows the engin
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -40,7 +41,7 @@ from edge_agent.planning.engine.pool import is_measured
 from edge_agent.planning.profile import Hop
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import PlacementController
-from edge_agent.training.statistics import MeanSince, Statistics
+from edge_agent.training.statistics import RecentMean, Statistics
 from shared.errors import IsthmusError, PlanError
 from shared.placement import AGENT, Placement
 from shared.registry import codec_bits
@@ -78,8 +79,8 @@ class DecisionLoop:
         """Cuts, bits and K that an operator fixes; None if free."""
         self._links = SeenLinks(self._here, statistics, probes)
         self._statistics = statistics
-        self._means: dict[str, MeanSince] = {}
-        self._encoding = MeanSince(statistics.encode)
+        self._means = defaultdict[str, RecentMean](RecentMean)
+        self._encoding = RecentMean()
         self._metrics = metrics
         self._proposal: Decision | None = None
         self._withdraws = False
@@ -152,18 +153,13 @@ class DecisionLoop:
         """Return the mean seconds of computing of each worker for a step since the last call."""
         taken: dict[str, float | None] = {}
         for name in self.engine.layout.workers:
-            figures = self._statistics.workers.get(name)
-            if figures is None:
-                continue
-            mean = self._means.get(name)
-            if mean is None or mean.seconds is not figures.compute:
-                mean = self._means[name] = MeanSince(figures.compute)
-            taken[name] = mean.take()
+            if (figures := self._statistics.workers.get(name)) is not None:
+                taken[name] = self._means[name].take(figures.compute)
         return taken
 
     def _take_encoding(self) -> dict[str, float | None]:
         """Return the same of encoding here, where features are sent in fewer bits."""
-        encoding = self._encoding.take()
+        encoding = self._encoding.take(self._statistics.encode)
         sends_narrow = any(route.sender == self._here for route, _ in self.engine.layout.widths)
         return {self._here: encoding} if sends_narrow else {}
 
@@ -189,7 +185,7 @@ class DecisionLoop:
         self._log_outcome()
         self._proposal = None
         self.take_seconds()  # earlier steps had another layout
-        self._encoding.take()
+        self._encoding.take(self._statistics.encode)
         await asyncio.to_thread(self.engine.note_deployed, seconds, actual)
         return True
 
@@ -211,7 +207,7 @@ class DecisionLoop:
         self._proposal, self._withdraws = None, False
         self._present = frozenset(self.engine.names)
         self._means.clear()
-        self._encoding.take()
+        self._encoding.take(self._statistics.encode)
         self._unpinned_space = self._holding(layout) if self.planner == FIXED else self._configured_space
         await self._constrain_as_pinned()
         _log.info("the engine goes on with another trainer", trainer=trainer)

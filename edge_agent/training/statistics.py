@@ -5,6 +5,7 @@ says how many steps it has and when it begins, and takes up the figures of a che
 """
 
 import time
+from collections import deque
 from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,18 +16,30 @@ from shared.placement import Deployment
 from shared.telemetry.step_series import Distribution
 
 
-class MeanSince:
-    """The mean of the measurements since a reader's last call."""
+class RecentMean:
+    """The mean of measurements over the last looks of one reader."""
 
-    def __init__(self, seconds: Distribution) -> None:
-        self.seconds = seconds
-        self._total, self._count = seconds.total, seconds.count
+    def __init__(self, looks: int = 1, least_count: int = 1) -> None:
+        """least_count: measurements of which the mean says something."""
+        self._looks: deque[tuple[float, int]] = deque(maxlen=looks + 1)
+        self._least_count = least_count
+        self._seconds: Distribution | None = None
 
-    def take(self) -> float | None:
-        """Return the mean in seconds, and count again from here; None without a measurement."""
-        total, count = self.seconds.total - self._total, self.seconds.count - self._count
-        self._total, self._count = self.seconds.total, self.seconds.count
-        return total / count if count else None
+    def take(self, seconds: Distribution) -> float | None:
+        """Look once more. Returns the mean of the measurements in the last looks; None where there were too few.
+
+        The first look at a distribution has none: it says from where to count.
+        """
+        if seconds is not self._seconds:
+            self.forget()
+            self._seconds = seconds
+        self._looks.append((seconds.total, seconds.count))
+        total, count = (now - before for now, before in zip(self._looks[-1], self._looks[0], strict=True))
+        return total / count if count >= self._least_count else None
+
+    def forget(self) -> None:
+        """Begin again."""
+        self._looks.clear()
 
 
 class WorkerFigures:

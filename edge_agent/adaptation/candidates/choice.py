@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 import structlog
 
-from edge_agent.adaptation.candidates.knowledge import Believed, CandidateKnowledge, RecentMean
+from edge_agent.adaptation.candidates.knowledge import LEAST_STEPS, MEASURED_LOOKS, Believed, CandidateKnowledge
 from edge_agent.adaptation.candidates.probes import CandidateProbes
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import adjust_profile, engine_config, search_space
@@ -32,7 +32,7 @@ from edge_agent.planning.families.pair import best_pairs
 from edge_agent.planning.papers.edgemove import EdgeMove
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.open_run import OpenRun, PlacementController
-from edge_agent.training.statistics import Statistics
+from edge_agent.training.statistics import RecentMean, Statistics
 from shared.errors import ConfigError, DataError, IsthmusError, ModelError, PlanError, RefusedError
 from shared.placement import AGENT, Placement, held_blocks
 from shared.registry import codec_bits
@@ -73,7 +73,7 @@ class TrainerChoice:
         self._policy: Best | EdgeMove | None = None
         self._candidate: int | None = None
         """Candidate that the policy knows of."""
-        self._step_seconds = RecentMean()
+        self._step_seconds = RecentMean(MEASURED_LOOKS, LEAST_STEPS)
         self._going: asyncio.Task[None] | None = None
         self._expected_pause: float | None = None
         """Seconds that the blocks of the requested handover should take; None without one."""

@@ -1,7 +1,6 @@
 """The knowledge of a run's candidates: what probes, the training stream and the engine say of each, put together."""
 
 import math
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,10 +8,9 @@ from edge_agent.adaptation.candidates.probes import Known
 from edge_agent.planning import Conditions, MeasuredLink, Profile, Rates
 from edge_agent.planning.candidates import Candidate
 from edge_agent.planning.engine.prospects import DEVICE, Today
-from edge_agent.training.statistics import Statistics
+from edge_agent.training.statistics import RecentMean, Statistics
 from shared.client.link_measurement import LinkRates
 from shared.placement import AGENT
-from shared.telemetry.step_series import Distribution
 
 MEASURED_LOOKS = 10
 """Looks, a second apart, over which times are averaged."""
@@ -20,27 +18,6 @@ LEAST_STEPS = 3
 """Steps of which the time says something."""
 Believed = tuple[Profile, Conditions]
 """Times, links and factors of today's workers, as the engine has them."""
-
-
-class RecentMean:
-    """The mean of seconds over the last looks."""
-
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque(maxlen=MEASURED_LOOKS + 1)
-        self._seconds: Distribution | None = None
-
-    def take(self, seconds: Distribution) -> float | None:
-        """Return the mean of the measurements in the last looks; None where there were too few."""
-        if seconds is not self._seconds:
-            self.forget()
-            self._seconds = seconds
-        self._looks.append((seconds.total, seconds.count))
-        total, count = (now - before for now, before in zip(self._looks[-1], self._looks[0], strict=True))
-        return total / count if count >= LEAST_STEPS else None
-
-    def forget(self) -> None:
-        """Begin again."""
-        self._looks.clear()
 
 
 class CandidateKnowledge:
@@ -51,7 +28,7 @@ class CandidateKnowledge:
     ) -> None:
         """names: of the trainers. profile: of the device and one trainer. probed: what probes know, by name."""
         self._names, self._profile, self._statistics, self._probed = names, profile, statistics, probed
-        self._work_seconds = RecentMean()
+        self._work_seconds = RecentMean(MEASURED_LOOKS, LEAST_STEPS)
 
     def candidates(
         self, here: str, today: Today, cut: int, believed: Believed | None, stalled: Collection[str] = ()
