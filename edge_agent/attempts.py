@@ -146,7 +146,7 @@ class Attempts:
             return pinning.now.trainer is not None or (moves_cut and pinning.now.cuts is not None)
 
         choice = make_choice(experiment, profile, statistics, self._metrics.candidates, is_held)
-        profile_with = None if choice is None else choice.profile_with
+        profile_with = None if choice is None else choice.knowledge.profile_with
         decisions = make_decision_loop(experiment, profile, statistics, self._metrics.engine, profile_with)
         return _Choosing(decisions, choice)
 

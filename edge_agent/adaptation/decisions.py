@@ -32,7 +32,6 @@ from edge_agent.planning import (
     Engine,
     Layout,
     Observation,
-    Outcome,
     Profile,
     SearchSpace,
     layout_of,
@@ -275,11 +274,6 @@ class DecisionLoop:
             self.planner = planner
             self._withdraws = held is not None and self._proposal is not None
         _log.info("planner set", planner=planner, held=str(held) if held else None)
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """Return the outcome of the last change; None until a step was done since."""
-        return self.engine.outcome()
 
     async def _constrain_as_pinned(self) -> None:
         """Let the engine choose among other workers as far as the pins leave it free: all, those of bits and K, or none.

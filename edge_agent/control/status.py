@@ -59,7 +59,7 @@ def edge_status(state: ControlState) -> pb.EdgeStatus:
     if state.decisions is not None:
         status.planner = state.decisions.planner
         status.measuring_seconds = state.decisions.measuring_seconds
-        outcome = state.decisions.outcome
+        outcome = state.decisions.engine.outcome()
         if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
             status.predicted_seconds_per_step = outcome.predicted_seconds_per_step
     for name, seconds_per_step in state.ranking.items():

@@ -30,13 +30,19 @@ from edge_agent.planning.prediction import (
 )
 from edge_agent.profiling.events import PieceMeasured
 from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.timers import Timer, is_of_the_blocks, measuring_session, timer_at, timer_here
+from edge_agent.profiling.timers import (
+    Timer,
+    is_of_the_blocks,
+    measured_experiment,
+    measuring_session,
+    timer_at,
+    timer_here,
+)
 from edge_agent.profiling.workers.worker_measuring import ROUNDS, steps_of_a_round
 from shared.client.config import TrainerAddressConfig
 from shared.errors import ConfigError, PlanError, RefusedError
 from shared.events import Emit, ignore
 from shared.placement import AGENT
-from shared.training.device import prepare_process
 from shared.training.step_seconds import totals
 
 _log = structlog.get_logger(__name__)
@@ -68,9 +74,7 @@ async def measure_table(
             "deployment": config.deployment.model_copy(update={"cut": None, "staleness": 0}),  # without a replay
         }
     )
-    prepare_process(config.compute.threads)
-    experiment = await asyncio.to_thread(Experiment, config)
-    try:
+    async with measured_experiment(config) as (experiment, threads):
         flops = await asyncio.to_thread(experiment.block_operations)
         layers = len(experiment.chain.blocks)
         if known is not None:
@@ -79,16 +83,13 @@ async def measure_table(
         reference = _reference(runs, flops, known)
         if known is not None:
             runs = [runs[index] for index in reference]
-        with AgentThreads.started() as threads:
-            timing = (
-                nullcontext(timer_here(experiment, threads))
-                if target is None
-                else _timed_at(target.name, experiment, threads)
-            )
-            async with timing as timer:
-                seconds = await _rounds(timer, runs, steps_of_a_round(repeats), emit, leave_out=known is None)
-    finally:
-        await asyncio.to_thread(experiment.close)
+        timing = (
+            nullcontext(timer_here(experiment, threads))
+            if target is None
+            else _timed_at(target.name, experiment, threads)
+        )
+        async with timing as timer:
+            seconds = await _rounds(timer, runs, steps_of_a_round(repeats), emit, leave_out=known is None)
     runs = list(seconds)
     table = LatencyTable(
         model=config.model.factory,

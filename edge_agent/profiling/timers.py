@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from edge_agent.adaptation.measuring import StepTimer, TimedStep
+from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.memory import available_bytes, needed_bytes
@@ -23,7 +24,7 @@ from shared.control.formatting import size
 from shared.errors import BusyError, FencedError, PlanError, RefusedError, SessionLostError
 from shared.model.chain import Chain
 from shared.placement import AGENT
-from shared.training.device import prepare_building_thread
+from shared.training.device import prepare_building_thread, prepare_process
 from shared.training.measure import stage_step
 from shared.training.policies import BackwardPolicy, policy_of_stage
 from shared.training.stage import lone_stage
@@ -141,6 +142,20 @@ def _check_room(experiment: Experiment, runs: Sequence[tuple[int, int]]) -> None
     needed, free = max(needed_bytes(experiment.chain, *run) for run in runs), available_bytes()
     if needed > free:
         raise PlanError(f"measuring takes {size(needed)} of memory here, and {size(free)} are free")
+
+
+@asynccontextmanager
+async def measured_experiment(
+    config: EdgeConfig, build: Callable[[EdgeConfig], Experiment] = Experiment
+) -> AsyncIterator[tuple[Experiment, AgentThreads]]:
+    """The experiment of a configuration, and the threads of its agent, while it is measured. Raises IsthmusError."""
+    prepare_process(config.compute.threads)
+    experiment = await asyncio.to_thread(build, config)
+    try:
+        with AgentThreads.started() as threads:
+            yield experiment, threads
+    finally:
+        await asyncio.to_thread(experiment.close)
 
 
 @asynccontextmanager

@@ -78,7 +78,7 @@ class TrainerChoice:
         self._expected_pause: float | None = None
         """Seconds that the blocks of the requested handover should take; None without one."""
         self.probes = CandidateProbes(experiment, profile.workers[1], self._note_bytes)
-        self._knowledge = CandidateKnowledge(self._names[1:], self._profile, statistics, self.probes.known)
+        self.knowledge = CandidateKnowledge(self._names[1:], self._profile, statistics, self.probes.known)
         self.ranking: dict[str, float] = {}
         """Seconds of a step with each candidate that could be chosen now, the device alone among them, the fastest first."""
 
@@ -97,10 +97,6 @@ class TrainerChoice:
                     self._going.cancel()
                     await asyncio.wait({self._going})
 
-    def profile_with(self, name: str) -> Profile:
-        """Return the profile of the device and this trainer, as far as probes know it."""
-        return self._knowledge.profile_with(name)
-
     async def look(self, run: OpenRun, decisions: DecisionLoop | None, seconds: float) -> None:
         """Probe what is due, weigh all candidates, and act on the result."""
         deployer = run.deployer
@@ -117,7 +113,7 @@ class TrainerChoice:
             return
         cut = int(self._prospects.pairs.cuts[today.place.row])
         stalled = run.session.members.stalled
-        known = self._knowledge.candidates(self._names[place], today, cut, believed, stalled)
+        known = self.knowledge.candidates(self._names[place], today, cut, believed, stalled)
         seen = await asyncio.to_thread(self._prospects.weigh, today, known)
         self._show(seen)
         run.session.members.ranking = [name for name in self.ranking if name != AGENT]
@@ -207,7 +203,7 @@ class TrainerChoice:
             self._statistics.steps,
             Place(place, int(rows[np.argmin(away[rows])])),
             taken if self._statistics.is_flowing else None,
-            self._knowledge.believed_factor(DEVICE, cut, believed),
+            self.knowledge.believed_factor(DEVICE, cut, believed),
         )
 
     def _show(self, seen: Seen) -> None:
@@ -221,7 +217,7 @@ class TrainerChoice:
     def _measure_best(self, seen: Seen, today: Today, most_seconds: float | None) -> None:
         """Have the best of the others measured, and those of which no rates are known. most_seconds: see `measure`."""
         (place, row), cuts, step_seconds = today.place, self._prospects.pairs.cuts, seen.step_seconds
-        shown = self._knowledge.streamed(self._names[place])
+        shown = self.knowledge.streamed(self._names[place])
         known_well = (DEVICE, place) if shown.uplink and shown.downlink else (DEVICE,)
         others = [each for each in np.argsort(step_seconds).tolist() if each not in known_well]
         wanted = []

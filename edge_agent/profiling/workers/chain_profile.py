@@ -15,25 +15,22 @@ import numpy as np
 import structlog
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.placement_config import PlacementSection
-from edge_agent.planning import MeasuredLink, Profile, WorkerProfile, no_times, profile_to_json
+from edge_agent.planning import MeasuredLink, Profile, WorkerProfile, no_times
 from edge_agent.planning.measurements import Linear
 from edge_agent.planning.prediction import LatencyTable
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, times_in_table, try_blocks
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.events import Estimated
-from edge_agent.profiling.timers import Timer, measuring_session, timer_here
+from edge_agent.profiling.timers import Timer, measured_experiment, measuring_session, timer_here
 from edge_agent.profiling.workers.measured_parts import MeasuredParts, Run, ToMeasure
-from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, runs_with_room, steps_of_a_round
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, runs_with_room, settings_of, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, PlanError
 from shared.events import Emit, ignore
-from shared.files.whole_file import write_whole
 from shared.placement import AGENT, Tile, chain_workers
 from shared.registry import codec_spec
-from shared.training.device import prepare_process
 from shared.training.step_seconds import totals
 
 _log = structlog.get_logger(__name__)
@@ -56,46 +53,25 @@ async def profile_chain(
     the estimate that it emits, and returns None. Raises IsthmusError: ConfigError for a placement that is no chain, PlanError
     for a file of another chain.
     """
-    prepare_process(config.compute.threads)
-    experiment = await asyncio.to_thread(chain_experiment, config)
-    try:
-        with AgentThreads.started() as threads:
-            return await _profile(experiment, threads, out, repeats, emit, any_order, tables or {}, dry_run=dry_run)
-    finally:
-        await asyncio.to_thread(experiment.close)
-
-
-async def _profile(
-    experiment: Experiment,
-    threads: AgentThreads,
-    out: Path,
-    repeats: int,
-    emit: Emit,
-    any_order: bool,
-    tables: Mapping[str, LatencyTable],
-    *,
-    dry_run: bool,
-) -> Profile | None:
-    names = chain_workers(experiment.placement)
-    if names is None or len(names) < 2:
-        raise ConfigError(
-            "the placement is not of workers that each run the next blocks, so it has no chain that could be measured"
-        )
-    parts = await asyncio.to_thread(MeasuredParts, out, _identity(experiment, names, repeats, any_order))
-    measuring = ChainMeasuring(experiment, names, repeats, parts, any_order, tables)
-    tried = await threads.compute.run(try_blocks, experiment)
-    for line in measuring.costs(tried):
-        emit(Estimated(line))
-    if dry_run:
-        return None
-    async with measuring_session(experiment, threads) as session:
-        await measuring.measure(session, {AGENT: timer_here(experiment, threads)}, emit)
-    encode, _ = await threads.codec.run(codec_fits, narrow_codec(experiment.config), repeats, experiment.config)
-    chain = measuring.chain(tried, Linear(encode["seconds"], encode["seconds_per_byte"]))
-    text = profile_to_json(chain)
-    await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
-    await asyncio.to_thread(parts.remove)
-    return chain
+    async with measured_experiment(config, chain_experiment) as (experiment, threads):
+        names = chain_workers(experiment.placement)
+        if names is None or len(names) < 2:
+            raise ConfigError(
+                "the placement is not of workers that each run the next blocks, so it has no chain that could be measured"
+            )
+        parts = await asyncio.to_thread(MeasuredParts, out, _identity(experiment, names, repeats, any_order))
+        measuring = ChainMeasuring(experiment, names, repeats, parts, any_order, tables or {})
+        tried = await threads.compute.run(try_blocks, experiment)
+        for line in measuring.costs(tried):
+            emit(Estimated(line))
+        if dry_run:
+            return None
+        async with measuring_session(experiment, threads) as session:
+            await measuring.measure(session, {AGENT: timer_here(experiment, threads)}, emit)
+        encode, _ = await threads.codec.run(codec_fits, narrow_codec(experiment.config), repeats, experiment.config)
+        chain = measuring.chain(tried, Linear(encode["seconds"], encode["seconds_per_byte"]))
+        await asyncio.to_thread(parts.finish, chain)
+        return chain
 
 
 class ChainMeasuring:
@@ -215,16 +191,7 @@ def chain_experiment(config: EdgeConfig) -> Experiment:
 
 
 def _identity(experiment: Experiment, names: Sequence[str], repeats: int, any_order: bool) -> dict[str, str]:
-    """Return the settings that decide the figures, by the name of each in a sentence."""
-    config, placement = experiment.config, experiment.placement
-    return {
-        "kind": "chain",
-        "model": config.model.factory,
-        "arguments": config.model.model_dump_json(exclude={"factory"}),
-        "batch size": str(config.data.batch_size),
-        "workers": ", ".join(names),
-        "staleness": f"{placement.staleness} ({config.deployment.backward})",
-        "steps": str(steps_of_a_round(repeats)),
+    return settings_of(experiment, "chain", names, repeats) | {
+        "staleness": f"{experiment.placement.staleness} ({experiment.config.deployment.backward})",
         "order": "any" if any_order else "given",
-        "device": config.compute.model_dump_json(),
     }

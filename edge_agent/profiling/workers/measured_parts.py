@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from edge_agent.planning import load_profile
+from edge_agent.planning import Profile, load_profile, profile_to_json
 from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
 from shared.errors import PlanError
+from shared.files.whole_file import write_whole
 from shared.training.step_seconds import StepSeconds
 
 Run = tuple[int, int]
@@ -69,7 +70,7 @@ class MeasuredParts:
 
         Raises PlanError where one of the two files is of something else.
         """
-        self._path = out.with_name(out.name + ".parts")
+        self._out, self._path = out, out.with_name(out.name + ".parts")
         self._file = PartFile(self._path, WorkerMeasurements)
         self._settings = dict(settings)
         self._check_whole(out)
@@ -107,8 +108,10 @@ class MeasuredParts:
         if self.done.seconds or self.done.links:
             self._file.save(self.done)
 
-    def remove(self) -> None:
-        """It is not needed any more."""
+    def finish(self, profile: Profile) -> None:
+        """Write the whole profile, after which no part is needed any more."""
+        text = profile_to_json(profile)
+        write_whole(self._out, lambda scratch: scratch.write_text(text))
         self._file.remove()
 
     def _stored(self) -> WorkerMeasurements:

@@ -12,7 +12,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning.measurements import FLOAT32_BITS, Linear
-from edge_agent.planning.profile import EDGE, NO_OVERHEAD, TRAINER, Profile, pair_profile, profile_to_json
+from edge_agent.planning.profile import EDGE, NO_OVERHEAD, TRAINER, Profile, pair_profile
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, try_blocks
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration_copies import DeviceCopies, TrainerCopies
@@ -27,18 +27,16 @@ from edge_agent.profiling.codec_times import Fit, codec_fits, narrow_codec, spre
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.lines import line_through
 from edge_agent.profiling.profile_parts import PartFile
-from edge_agent.profiling.timers import measuring_session, timer_here, trainer_clients
+from edge_agent.profiling.timers import measured_experiment, measuring_session, timer_here, trainer_clients
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
 from edge_agent.profiling.workers.measured_parts import MeasuredParts, Run, ToMeasure
-from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, runs_with_room, steps_of_a_round
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, runs_with_room, settings_of, steps_of_a_round
 from shared.client.trainer import TrainerClient
 from shared.errors import PlanError
 from shared.events import Emit, ignore
-from shared.files.whole_file import write_whole
 from shared.model.features import specs_bytes
 from shared.placement import AGENT
 from shared.registry import codec_bits, codec_spec
-from shared.training.device import prepare_process
 from shared.training.policies import KeptGraph, Replay
 from shared.training.step_seconds import totals
 
@@ -70,58 +68,39 @@ async def profile_pair(
     dry_run: ends before it begins, with the estimate that it emits, and returns None. Raises IsthmusError, for what cannot be
     calibrated before anything is measured; PlanError for a file of another model.
     """
-    prepare_process(config.compute.threads)
-    experiment = await asyncio.to_thread(Experiment, config)
-    try:
-        with AgentThreads.started() as threads:
-            return await _profile(experiment, threads, out, repeats, emit, calibration, dry_run=dry_run)
-    finally:
-        await asyncio.to_thread(experiment.close)
-
-
-async def _profile(
-    experiment: Experiment,
-    threads: AgentThreads,
-    out: Path,
-    repeats: int,
-    emit: Emit,
-    calibration: CalibrationSettings | None,
-    *,
-    dry_run: bool,
-) -> Profile | None:
-    here = None
-    if calibration is not None:
-        wanted_cuts(experiment, calibration)
-        bit_widths(calibration)
-        here = DeviceCopies(experiment, threads) if calibration.on is CalibrateOn.DEVICE else None
-    parts = await asyncio.to_thread(MeasuredParts, out, _identity(experiment, repeats))
-    trainings = PartFile(out.with_name(out.name + ".trainings"), Trainings)
-    pieces = _pieces(experiment)
-    measuring = WorkerMeasuring(experiment, pieces, [], steps_of_a_round(repeats), parts)
-    tried = await threads.compute.run(try_blocks, experiment)
-    for line in measuring.costs(tried):
-        emit(Estimated(line))
-    emit(Estimated(f"in steps: up to {2 * MOST_TRIALS + 1} trainings of {TRIAL_STEPS * repeats} steps each"))
-    if dry_run:
-        return None
-    timers = {AGENT: timer_here(experiment, threads, Replay), AT_ONCE: timer_here(experiment, threads, KeptGraph)}
-    async with measuring_session(experiment, threads) as session:
-        await measuring.measure(session, timers, emit)
-    seconds = {name: _seconds(parts, name, of_one) for name, of_one in pieces.items()}
-    fits = await threads.codec.run(codec_fits, narrow_codec(experiment.config), repeats, experiment.config)
-    async with trainer_clients(experiment) as clients:
-        client = clients[experiment.config.only_trainer.name]
-        overheads = await _overheads(experiment, threads, repeats, client, seconds, fits[0])
-        round_trip_seconds = await probe_round_trip(experiment.config)
-        profile = _of_parts(experiment, tried, seconds, fits, overheads, round_trip_seconds)
+    async with measured_experiment(config) as (experiment, threads):
+        here = None
         if calibration is not None:
-            copies = here or TrainerCopies(experiment, client)
-            profile = await Calibration(experiment, calibration, copies, trainings, emit).of(profile)
-    text = profile_to_json(profile)
-    await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
-    await asyncio.to_thread(parts.remove)
-    await asyncio.to_thread(trainings.remove)
-    return profile
+            wanted_cuts(experiment, calibration)
+            bit_widths(calibration)
+            here = DeviceCopies(experiment, threads) if calibration.on is CalibrateOn.DEVICE else None
+        settings = settings_of(experiment, "pair", (EDGE, TRAINER), repeats)
+        parts = await asyncio.to_thread(MeasuredParts, out, settings)
+        trainings = PartFile(out.with_name(out.name + ".trainings"), Trainings)
+        pieces = _pieces(experiment)
+        measuring = WorkerMeasuring(experiment, pieces, [], steps_of_a_round(repeats), parts)
+        tried = await threads.compute.run(try_blocks, experiment)
+        for line in measuring.costs(tried):
+            emit(Estimated(line))
+        emit(Estimated(f"in steps: up to {2 * MOST_TRIALS + 1} trainings of {TRIAL_STEPS * repeats} steps each"))
+        if dry_run:
+            return None
+        timers = {AGENT: timer_here(experiment, threads, Replay), AT_ONCE: timer_here(experiment, threads, KeptGraph)}
+        async with measuring_session(experiment, threads) as session:
+            await measuring.measure(session, timers, emit)
+        seconds = {name: _seconds(parts, name, of_one) for name, of_one in pieces.items()}
+        fits = await threads.codec.run(codec_fits, narrow_codec(experiment.config), repeats, experiment.config)
+        async with trainer_clients(experiment) as clients:
+            client = clients[experiment.config.only_trainer.name]
+            overheads = await _overheads(experiment, threads, repeats, client, seconds, fits[0])
+            round_trip_seconds = await probe_round_trip(experiment.config)
+            profile = _of_parts(experiment, tried, seconds, fits, overheads, round_trip_seconds)
+            if calibration is not None:
+                copies = here or TrainerCopies(experiment, client)
+                profile = await Calibration(experiment, calibration, copies, trainings, emit).of(profile)
+        await asyncio.to_thread(parts.finish, profile)
+        await asyncio.to_thread(trainings.remove)
+        return profile
 
 
 def _pieces(experiment: Experiment) -> dict[str, list[ToMeasure]]:
@@ -229,17 +208,3 @@ def _mean(seconds: Sequence[float]) -> float:
 
 def _means(by_cut: Sequence[Sequence[float] | None]) -> tuple[float | None, ...]:
     return tuple(None if each is None else _mean(each) for each in by_cut)
-
-
-def _identity(experiment: Experiment, repeats: int) -> dict[str, str]:
-    """Return the settings that decide the figures, by the name of each in a sentence."""
-    config = experiment.config
-    return {
-        "kind": "pair",
-        "model": config.model.factory,
-        "arguments": config.model.model_dump_json(exclude={"factory"}),
-        "batch size": str(experiment.batch_size),
-        "workers": f"{EDGE}, {TRAINER}",
-        "steps": str(steps_of_a_round(repeats)),
-        "device": config.compute.model_dump_json(),
-    }

@@ -25,7 +25,6 @@ from edge_agent.planning import (
     MeasuredLink,
     Profile,
     ProfiledBlock,
-    profile_to_json,
     with_batch_size,
 )
 from edge_agent.planning.profile import TIERS
@@ -33,7 +32,7 @@ from edge_agent.profiling.block_costs import trained_bytes, try_blocks
 from edge_agent.profiling.codec_times import Fit, codec_fits
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.lines import line_through
-from edge_agent.profiling.timers import measuring_session, timer_here, trainer_clients
+from edge_agent.profiling.timers import measured_experiment, measuring_session, timer_here, trainer_clients
 from edge_agent.profiling.trial import PLACED_WARM_UP_STEPS, placed_seconds
 from edge_agent.profiling.workers.chain_profile import chain_experiment
 from edge_agent.profiling.workers.costs_in_steps import costs_in_steps, with_costs
@@ -41,15 +40,13 @@ from edge_agent.profiling.workers.measured_links import measured_link
 from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
 from edge_agent.profiling.workers.shared_segments import shared_segments
 from edge_agent.profiling.workers.tried_divisions import tried_divisions
-from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, steps_of_a_round
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, settings_of, steps_of_a_round
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, DataError, PlanError
 from shared.events import Emit, ignore
-from shared.files.whole_file import write_whole
 from shared.model.features import specs_bytes
 from shared.placement import AGENT, Placement
 from shared.registry import codec_of_bits
-from shared.training.device import prepare_process
 from shared.training.step_seconds import StepSeconds
 
 _log = structlog.get_logger(__name__)
@@ -79,9 +76,7 @@ async def profile_tiers(
             "deployment": config.deployment.model_copy(update=without_replay),
         }
     )
-    prepare_process(config.compute.threads)
-    experiment = await asyncio.to_thread(chain_experiment, config)
-    try:
+    async with measured_experiment(config, chain_experiment) as (experiment, threads):
         if experiment.chain.together:
             named = ", ".join(
                 experiment.chain.blocks[block].name for block in min(map(sorted, experiment.chain.together))
@@ -90,41 +85,30 @@ async def profile_tiers(
                 f"blocks {named} use a weight together, and three tiers are planned block by block; "
                 "profile a chain in place of --tiers"
             )
-        with AgentThreads.started() as threads:
-            return await _profile(experiment, threads, out, repeats, emit, dry_run=dry_run)
-    finally:
-        await asyncio.to_thread(experiment.close)
-
-
-async def _profile(
-    experiment: Experiment, threads: AgentThreads, out: Path, repeats: int, emit: Emit, *, dry_run: bool
-) -> Profile | None:
-    names = (AGENT, *(trainer.name for trainer in experiment.config.all_trainers))
-    parts = await asyncio.to_thread(MeasuredParts, out, _identity(experiment, names, repeats))
-    pieces = _pieces(experiment)
-    links = list(combinations(names, 2))
-    measuring = WorkerMeasuring(experiment, dict.fromkeys(names, pieces), links, steps_of_a_round(repeats), parts)
-    for line in measuring.costs(await threads.compute.run(try_blocks, experiment)):
-        emit(Estimated(line))
-    divisions = tried_divisions(experiment, names)
-    left, steps = len(divisions.keys() - parts.done.steps.keys()), STEPS_A_REPEAT * repeats
-    emit(Estimated(f"in steps: {left} divisions, {PLACED_WARM_UP_STEPS + steps} steps of training each"))
-    if dry_run:
-        return None
-    async with measuring_session(experiment, threads) as session:
-        await measuring.measure(session, {AGENT: timer_here(experiment, threads)}, emit)
-        if parts.done.segments is None:
-            parts.add_segments(await _segments(session, links, parts))
-            await asyncio.to_thread(parts.save)
-    measured = _measured(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
-    await _try(experiment, divisions, threads, steps, parts)
-    tried = [(divisions[what], seconds) for what, seconds in parts.done.steps.items()]
-    ahead = replace(measured, samples_ahead=experiment.recipe.samples_ahead)
-    profile = with_costs(measured, await asyncio.to_thread(costs_in_steps, ahead, tried))
-    text = profile_to_json(profile)
-    await asyncio.to_thread(write_whole, out, lambda scratch: scratch.write_text(text))
-    await asyncio.to_thread(parts.remove)
-    return profile
+        names = (AGENT, *(trainer.name for trainer in experiment.config.all_trainers))
+        parts = await asyncio.to_thread(MeasuredParts, out, settings_of(experiment, "three tiers", names, repeats))
+        pieces = _pieces(experiment)
+        links = list(combinations(names, 2))
+        measuring = WorkerMeasuring(experiment, dict.fromkeys(names, pieces), links, steps_of_a_round(repeats), parts)
+        for line in measuring.costs(await threads.compute.run(try_blocks, experiment)):
+            emit(Estimated(line))
+        divisions = tried_divisions(experiment, names)
+        left, steps = len(divisions.keys() - parts.done.steps.keys()), STEPS_A_REPEAT * repeats
+        emit(Estimated(f"in steps: {left} divisions, {PLACED_WARM_UP_STEPS + steps} steps of training each"))
+        if dry_run:
+            return None
+        async with measuring_session(experiment, threads) as session:
+            await measuring.measure(session, {AGENT: timer_here(experiment, threads)}, emit)
+            if parts.done.segments is None:
+                parts.add_segments(await _segments(session, links, parts))
+                await asyncio.to_thread(parts.save)
+        measured = _measured(experiment, names, parts, await threads.codec.run(_codecs, experiment.config, repeats))
+        await _try(experiment, divisions, threads, steps, parts)
+        tried = [(divisions[what], seconds) for what, seconds in parts.done.steps.items()]
+        ahead = replace(measured, samples_ahead=experiment.recipe.samples_ahead)
+        profile = with_costs(measured, await asyncio.to_thread(costs_in_steps, ahead, tried))
+        await asyncio.to_thread(parts.finish, profile)
+        return profile
 
 
 def _pieces(experiment: Experiment) -> list[ToMeasure]:
@@ -255,17 +239,3 @@ def _worker(experiment: Experiment, name: str, parts: MeasuredParts) -> tuple[Bl
 
 def _line(sizes: Sequence[tuple[int, StepSeconds]], figure: Callable[[StepSeconds], float]) -> Linear:
     return line_through([(samples, figure(step)) for samples, step in sizes])
-
-
-def _identity(experiment: Experiment, names: Sequence[str], repeats: int) -> dict[str, str]:
-    """Return the settings that decide the figures, by the name of each in a sentence."""
-    config = experiment.config
-    return {
-        "kind": "three tiers",
-        "model": config.model.factory,
-        "arguments": config.model.model_dump_json(exclude={"factory"}),
-        "batch size": str(experiment.batch_size),
-        "workers": ", ".join(names),
-        "steps": str(steps_of_a_round(repeats)),
-        "device": config.compute.model_dump_json(),
-    }

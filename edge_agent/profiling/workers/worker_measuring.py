@@ -40,6 +40,20 @@ def steps_of_a_round(repeats: int) -> int:
     return math.ceil(repeats / ROUNDS)
 
 
+def settings_of(experiment: Experiment, kind: str, names: Sequence[str], repeats: int) -> dict[str, str]:
+    """Return the settings that decide the figures of any profile, by the name of each in a sentence."""
+    config = experiment.config
+    return {
+        "kind": kind,
+        "model": config.model.factory,
+        "arguments": config.model.model_dump_json(exclude={"factory"}),
+        "batch size": str(experiment.batch_size),
+        "workers": ", ".join(names),
+        "steps": str(steps_of_a_round(repeats)),
+        "device": config.compute.model_dump_json(),
+    }
+
+
 def runs_with_room(chain: Chain, runs: Sequence[Run]) -> list[Run]:
     """Return the runs of blocks that fit in the memory of this device, and part no blocks that use a weight together."""
     free = available_bytes()

@@ -96,7 +96,7 @@ async def test_somebody_elses_change_is_noticed():
     await run.watch(3, 40.0)
     run.deployer.have(run.deployer.placement, 2)
     await run.watch(1, 40.0)
-    assert math.isnan(run.loop.outcome.predicted_seconds_per_step), "it was not the engine that chose it"
+    assert math.isnan(run.loop.engine.outcome().predicted_seconds_per_step), "it was not the engine that chose it"
     await run.loop.use("fixed")
     await run.watch(30, 40.0)
     assert (run.deployer.deployment.edge_blocks, run.deployer.moving) == (2, False)
@@ -112,7 +112,7 @@ async def test_while_a_move_that_another_wants_is_under_way_nothing_is_judged_or
     assert run.decisions == 0
     run.deployer.wish = None
     await run.watch(60, 40.0)
-    assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
+    assert run.loop.engine.outcome().measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
     assert run.decisions == 0
 
 
@@ -218,11 +218,11 @@ async def test_pinning_all_blocks_to_the_edge_needs_no_permission(bits):
 async def test_steps_that_are_done_again_count_again():
     run = Run()
     await run.watch(120, 40.0)
-    done = run.loop.outcome.steps
+    done = run.loop.engine.outcome().steps
     run.went_back(100)
     await run.watch(120, 40.0)
-    assert run.loop.outcome.steps == pytest.approx(done + 120, abs=2)
-    assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
+    assert run.loop.engine.outcome().steps == pytest.approx(done + 120, abs=2)
+    assert run.loop.engine.outcome().measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
     assert not run.deployer.moving
 
 
@@ -251,7 +251,7 @@ async def test_a_link_that_was_away_is_no_fault_of_the_layout():
         await run.wait(1)
         run.events.emit(StepFinished(1, 8, 1.0, 0.0, 0.0))
     await run.watch(60, 40.0)
-    assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
+    assert run.loop.engine.outcome().measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
     assert (run.decisions, run.deployer.moving) == (0, False)
 
 
@@ -265,7 +265,7 @@ async def test_a_link_between_trainers_that_was_away_is_no_fault_of_the_layout()
         run.events.emit(WorkerDone(report))
         await run.wait(1)
     await run.watch(60, 40.0)
-    assert run.loop.outcome.measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
+    assert run.loop.engine.outcome().measured_seconds_per_step == pytest.approx(1.0, rel=0.02)
     assert (run.decisions, run.deployer.moving) == (0, False)
 
 
