@@ -59,7 +59,7 @@ class TrainingConfig(Section):
     """Unit that counts alike in an update: "batch", each of its batches, as in a loop that divides by their number; "token",
     each label that the loss does not leave out, so that the gradient is that of one larger batch, as Transformers has it. For
     "token" the batches of an update are read before its first one begins. A loss of your own has to take `reduction="sum"`;
-    its first tensor of labels is counted, without those that are -100."""
+    its first tensor of labels is counted, without those that are -100. Members of a group are weighed in the same unit."""
     checkpoint_activations: bool = False
     """Keep only the inputs of each block for its backward, which computes the block's forward again: less memory for more
     computing, with the same results."""

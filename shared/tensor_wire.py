@@ -40,13 +40,19 @@ def kinds_of(specs: Iterable[TensorSpec]) -> list[TensorHeader]:
 
 
 def to_wire(
-    encoded: Encoded | None, key: TensorKey, placement_version: int, batch_samples: int = 0, rate_drops: int = 0
+    encoded: Encoded | None,
+    key: TensorKey,
+    placement_version: int,
+    batch_samples: int = 0,
+    rate_drops: int = 0,
+    label_count: float = 0.0,
 ) -> WireTensor:
     """An encoded tensor, ready to be cut into chunks, and nothing copied; None says that there is none."""
+    told = batch_samples, rate_drops, label_count
     if encoded is None:
-        return WireTensor(key, placement_version, ABSENT, memoryview(b""), 0, batch_samples, rate_drops)
+        return WireTensor(key, placement_version, ABSENT, memoryview(b""), 0, *told)
     header = _header(encoded.codec, encoded.dtype, encoded.shape, encoded.strides, len(encoded.payload))
-    return WireTensor(key, placement_version, header, encoded.payload, 0, batch_samples, rate_drops)
+    return WireTensor(key, placement_version, header, encoded.payload, 0, *told)
 
 
 @lru_cache(256)

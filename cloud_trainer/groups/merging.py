@@ -126,7 +126,7 @@ class Merging(GroupListener):
     def _merge(self, rank: int, one: Parcel, part: dict[str, Tensor], came_seconds: float) -> list[Merged]:
         if self.step <= one.step <= self.step + self.agreement.staleness:
             self._given[one.step][rank] = came_seconds
-        return self._group.merge(rank, one.step, one.crossing.of_block, part, one.samples)
+        return self._group.merge(rank, one.step, one.crossing.of_block, part, one.samples, one.label_count)
 
     async def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on; returns the weights that the others wait for."""

@@ -254,9 +254,12 @@ class Group:
         seat.stop = stop
         return self._advanced()
 
-    def merge(self, rank: int, step: int, one: BlockSlice, part: BlockPart, samples: int) -> list[Merged]:
+    def merge(
+        self, rank: int, step: int, one: BlockSlice, part: BlockPart, samples: int, label_count: float = 0.0
+    ) -> list[Merged]:
         """Take the gradient of a slice and its buffers, of one member's batch; returns the weights that members wait for.
 
+        samples, label_count: of the batch; members are weighed by the one or the other, as the recipe's `mean` says.
         A gradient that counts already is dropped, known by rank, step and slice, and so is one that comes too late. Raises
         ProtocolError, and changes nothing, for one that may not come.
         """
@@ -270,7 +273,7 @@ class Group:
             return [self._merged(rank, step, one)]
         if one in self._gradients and step == self.step:
             return []
-        self._parts[step, one].setdefault(rank, WeightedPart(part, samples))
+        self._parts[step, one].setdefault(rank, WeightedPart(part, samples, label_count))
         return self._advanced((one,))
 
     def _check(self, rank: int, step: int, one: BlockSlice, part: BlockPart, samples: int) -> None:
@@ -328,7 +331,8 @@ class Group:
         self._counted[self.step, one] = tuple(ranks)
         self._before[one] = self._present(one)
         with torch.no_grad():
-            self._gradients[one] = averaged(self._held.chain.blocks[one.block], ranked, self._weights.slices[one])
+            block, by_labels = self._held.chain.blocks[one.block], self._held.recipe.mean == "token"
+            self._gradients[one] = averaged(block, ranked, self._weights.slices[one], by_labels=by_labels)
         if self._held.clipping is not None and len(self._gradients) < len(self.slices):
             return []
         gradients, self._gradients = self._gradients, {}

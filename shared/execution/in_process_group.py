@@ -70,7 +70,7 @@ class InProcessGroup:
     def _merge(self, rank: int, one: Parcel) -> None:
         assert isinstance(one.load, dict), "what goes to a group is a block's"
         group = self._groups[one.crossing.sender]
-        self._hand_out(group.merge(rank, one.step, one.crossing.of_block, one.load, one.samples))
+        self._hand_out(group.merge(rank, one.step, one.crossing.of_block, one.load, one.samples, one.label_count))
 
     def _hand_out(self, merged_slices: Sequence[Merged]) -> None:
         for merged in merged_slices:

@@ -60,6 +60,8 @@ class WeightedPart(NamedTuple):
 
     part: BlockPart
     samples: int
+    label_count: float = 0.0
+    """See `StepInFlight`."""
 
 
 def part_of(block: Block, gradient: BlockGradients, one: Slice | None = None) -> BlockPart:
@@ -87,15 +89,17 @@ def summed(block: Block, parts: Sequence[WeightedPart]) -> BlockGradients:
     return _added(block, [(one.part, None) for one in parts])
 
 
-def averaged(block: Block, parts: Sequence[WeightedPart], one: Slice) -> BlockGradients:
+def averaged(block: Block, parts: Sequence[WeightedPart], one: Slice, *, by_labels: bool = False) -> BlockGradients:
     """Average gradients of a slice by their samples, left to right, and put the buffers that follow into the block.
 
     g0 * w0, then + g_r * w_r with w_r = n_r / N, multiplied and added apart, so that the result depends on no order of arrival
-    and on no fused operation. Buffers are as in `summed`.
+    and on no fused operation. by_labels: n_r is how much the labels of a part count; where none does, nothing is changed by
+    what is 0 anyway. Buffers are as in `summed`.
     """
     _take_buffers(block, parts, one)
-    samples = sum(each.samples for each in parts)
-    return _added(block, [(each.part, each.samples / samples) for each in parts])
+    weights = [each.label_count if by_labels else each.samples for each in parts]
+    whole = sum(weights) or 1.0
+    return _added(block, [(each.part, weight / whole) for each, weight in zip(parts, weights, strict=True)])
 
 
 def _take_buffers(block: Block, parts: Sequence[WeightedPart], one: Slice) -> None:

@@ -74,6 +74,8 @@ class StepInFlight:
     """Number by which the loss is scaled, where it is."""
     rate_drops: int = 0
     """Times that the learning rate has been lowered before this step; see `Frame`."""
+    label_count: float = 0.0
+    """Number of the batch's labels that count, or their weight, in a group that weighs its members by that."""
     loss: BatchLoss | None = None
     """Loss of this worker's part."""
 
@@ -99,6 +101,8 @@ class Parcel:
     raw_bytes: int = 0
     """Bytes, once decoded, of the tensors that have come."""
     rate_drops: int = 0
+    """See `StepInFlight`."""
+    label_count: float = 0.0
     """See `StepInFlight`."""
     waits: bool = False
     """True if it is sent with the feature of its step, and not before."""

@@ -136,6 +136,9 @@ class StepScheduler:
         # Again, because what the trainer sends of a step may be here before its samples.
         state.samples, state.numbers, state.counts = samples, numbers, counts
         state.rate_drops = self._blocks.held.rate_drops
+        if counts is not None and self._window.plan.model.merged:
+            # What counts for nothing at this member may count at others: its gradient is 0.
+            state.label_count, state.counts = float(counts[0]), counts if counts[1] else torch.ones_like(counts)
         state.batch_samples = samples if numbers is None else len(numbers)
         self._runner.add_samples(state, self._source, inputs, labels)
         return self._runner.sent(state, self._sent_ahead)
@@ -157,6 +160,7 @@ class StepScheduler:
         """Something has come, decoded, which has a place here."""
         state, number = self._state(parcel.step, parcel.samples), self.needed_by[parcel.place]
         state.rate_drops = state.rate_drops or parcel.rate_drops
+        state.label_count = state.label_count or parcel.label_count
         state.arrived.setdefault(number, {})[parcel.place] = parcel
         if self._is_prepared(state, number):
             state.next_segments.append(number)

@@ -40,6 +40,8 @@ class StepPlan:
         self._between: dict[tuple[str, str], list[Crossing]] = defaultdict(list)
         for one in self.crossings:
             self._between[one.sender, one.receiver].append(one)
+        self.counts_labels = training and model.counts_labels
+        """True if labels cross with their counts."""
         self.answers = answers(placement, model) if training else {}
         """By stage, the ways of its error gradients; see `answers`."""
         self.ahead = steps_ahead(placement, flow, training=training, merged=model.merged)
@@ -81,11 +83,6 @@ class StepPlan:
     def recalls(self) -> bool:
         """Tell whether features are kept where they come, so that each sample's crosses once; see `Recall`."""
         return self.training and self.model.recalls
-
-    @property
-    def counts_labels(self) -> bool:
-        """Tell whether labels cross with their counts."""
-        return self.training and self.model.counts_labels
 
     @property
     def sends_changes(self) -> bool:

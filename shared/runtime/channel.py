@@ -4,6 +4,8 @@ It codes loads, keeps what may have to be sent again, and judges what is announc
 next, and `LinkEnd` moves the tensors.
 """
 
+import math
+
 from torch import Tensor
 
 from shared.bounds import MOST_RATE_DROPS
@@ -139,6 +141,8 @@ class Channel:
         if not is_next or self._agreed.get(slot) != looks:  # at once if it looks as the one before it
             check_announcement(frame, form.expected(step, slot, samples))
             self._agreed[slot] = looks
+        if not 0 <= frame.label_count < math.inf:
+            raise ProtocolError(f"{key} tells that labels count {frame.label_count}, which is no number of them")
         if frame.rate_drops > MOST_RATE_DROPS:
             raise ProtocolError(f"{key} tells that the rate fell {frame.rate_drops} times; {MOST_RATE_DROPS} is most")
         if not count:
@@ -162,7 +166,7 @@ class Channel:
         step, encoded = tensor.key.step - self.form.early, from_wire(tensor)
         if (parcel := self.parcels.get(step)) is None:
             parcel = Parcel(step, tensor.batch_samples, self.crossing, (), self.place, encoded={})
-            parcel.rate_drops = tensor.rate_drops
+            parcel.rate_drops, parcel.label_count = tensor.rate_drops, tensor.label_count
             self.parcels[step] = parcel
         assert parcel.encoded is not None, "it is not decoded before it is whole"
         parcel.encoded[tensor.key.slot] = encoded

@@ -265,7 +265,8 @@ class LinkEnd:
             if self._makes_again and step < channel.there:
                 continue  # Encoded all the same, because its error gradient may have to be corrected.
             for slot, encoded in parcel.encoded.items():
-                tensors.append(to_wire(encoded, form.key(step, slot), form.version, parcel.samples, parcel.rate_drops))
+                told = parcel.samples, parcel.rate_drops, parcel.label_count
+                tensors.append(to_wire(encoded, form.key(step, slot), form.version, *told))
                 if encoded is not None:
                     payload_bytes += len(encoded.payload)
                     raw_bytes += encoded.raw_bytes

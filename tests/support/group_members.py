@@ -19,7 +19,7 @@ from shared.training.recipe import Recipe
 from shared.training.schedule import set_rates
 from shared.training.slices import ParameterRange
 from tests.support.placed import batch_of, chain_of
-from tests.support.plain import load_what_fits, plain_loss, plain_optimizer
+from tests.support.plain import load_what_fits, plain_count, plain_loss, plain_optimizer
 
 SAMPLES, STEPS = 4, 5
 """Samples of a member's batch, and steps."""
@@ -160,8 +160,9 @@ def accumulated(
     for step, whole in enumerate(zip(*members, strict=True)):
         history.append(_weights(module))
         ranks_of = {one: range(len(members)) if took_part is None else took_part(step, one) for one in numbered}
-        all_samples = {
-            one: sum(len(labels) for rank, (_, labels) in enumerate(whole) if rank in ranks)
+        counting = [plain_count(told.loss, each) if told.mean == "token" else len(each) for _, each in whole]
+        counted = {
+            one: sum(count for rank, count in enumerate(counting) if rank in ranks) or 1
             for one, ranks in ranks_of.items()
         }
         summed: dict[ParameterRange, Tensor] = {}
@@ -177,12 +178,15 @@ def accumulated(
                     first = (rank * samples,) if rank else ()
                     with random_state(told.seed, at, block.index, *first):
                         value = block.module(value)
-                plain_loss(told.loss, value, labels).backward()
+                if told.mean == "token":
+                    (plain_loss(told.loss, value, labels, "sum") / (plain_count(told.loss, labels) or 1)).backward()
+                else:
+                    plain_loss(told.loss, value, labels).backward()
                 for name, parameter in module.named_parameters():
                     for one, each in ranges.get(name, ()) if parameter.grad is not None else ():
                         received = codecs.received(rank, each, each.of(parameter.grad))
                         if at == step and rank in ranks_of[one]:
-                            share = received * (len(labels) / all_samples[one])
+                            share = received * (counting[rank] / counted[one])
                             summed[each] = summed[each] + share if each in summed else share
                     parameter.grad = None
             waiting[rank].clear()

@@ -70,8 +70,12 @@ class Pictures(FlatDigits):
 class PartlyLabelled(FlatDigits):
     """The digits as they are, of which some have no label: of the first samples fewer than of the last."""
 
+    def __init__(self, split: str = "train", *, flat: bool = False) -> None:
+        super().__init__(split)
+        self._flat = flat
+
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image, label = self._digits[index]
+        image, label = super().__getitem__(index) if self._flat else self._digits[index]
         return image, -100 if index * index % len(self) > index else label
 
 

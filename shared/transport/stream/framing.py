@@ -62,6 +62,8 @@ class WireTensor:
     """The samples of the whole batch, where several workers share it; see `Frame`."""
     rate_drops: int = 0
     """See `Frame`."""
+    label_count: float = 0.0
+    """See `Frame`."""
 
 
 def chunks(tensor: WireTensor, chunk_bytes: int, sender_nanoseconds: int = 0) -> Iterator[tuple[Frame, memoryview]]:
@@ -113,6 +115,7 @@ def _frame(tensor: WireTensor, offset: int, sender_nanoseconds: int) -> Frame:
         sender_nanoseconds=sender_nanoseconds,
         batch_samples=tensor.batch_samples,
         rate_drops=tensor.rate_drops,
+        label_count=tensor.label_count,
     )
 
 
@@ -177,8 +180,8 @@ class Assembler:
         if partial is None:
             partial = self._announce(key, frame, len(payload))
         else:
-            numbers = frame.placement_version, frame.sender_nanoseconds, frame.batch_samples, frame.rate_drops
-            if frame.HasField("tensor") or any(numbers):
+            announces = frame.placement_version or frame.sender_nanoseconds or frame.batch_samples
+            if frame.HasField("tensor") or announces or frame.rate_drops or frame.label_count:
                 raise ProtocolError(f"{key}: a tensor is announced in its first chunk, and nowhere else")
             _check_fit(key, partial.first, begin, len(payload))
         end = begin + len(payload)
@@ -196,6 +199,7 @@ class Assembler:
             first.sender_nanoseconds,
             first.batch_samples,
             first.rate_drops,
+            first.label_count,
         )
 
     def _announce(self, key: TensorKey, frame: Frame, payload_bytes: int) -> _Partial:

@@ -43,6 +43,20 @@ async def test_two_members_end_with_the_weights_of_one_loop_over_micro_batches(o
         assert_same_bits(expected, state)
 
 
+@pytest.mark.first_case
+@pytest.mark.parametrize("more", [[], ["deployment.cut=2"], ["deployment.cut=2", "data.batch_size=2"]])
+async def test_members_are_weighed_by_their_labels_that_count(more):
+    """Some batches have none at a member."""
+    partly = 'data.train={factory="tests.support.samples:PartlyLabelled", kwargs={flat=true}}'
+    told = [SHARD, 'training.mean="token"', partly, *more]
+    async with running_trainer(*group_of(2)) as server:
+        configs = [member(rank, server, optimizer="adamw", size=2, more=told) for rank in range(2)]
+        states = await trained(configs)
+    expected = group_state(configs)
+    for state in states:
+        assert_same_bits(expected, state)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "codecs"),

@@ -235,6 +235,7 @@ class Frame(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     WANTS_ACK_FIELD_NUMBER: _builtins.int
     RATE_DROPS_FIELD_NUMBER: _builtins.int
+    LABEL_COUNT_FIELD_NUMBER: _builtins.int
     step: _builtins.int
     """The step that the tensor belongs to, or the batch of an evaluation, counted from 0; 0 for a block. Weights belong to the step after
     the one that made them; those with which a placement came into force, to its first step.
@@ -267,6 +268,8 @@ class Frame(_message.Message):
     """How often the learning rate has been lowered before the tensor's step because a figure of the evaluations got no better (the
     schedule "plateau"). In its first chunk, and nowhere else.
     """
+    label_count: _builtins.float
+    """How much the labels of the batch count, in a group that weighs its members by that. In its first chunk, and nowhere else."""
     @_builtins.property
     def tensor(self) -> Global___TensorHeader:
         """The tensor. In its first chunk, and nowhere else."""
@@ -286,10 +289,11 @@ class Frame(_message.Message):
         payload_bytes: _builtins.int = ...,
         wants_ack: _builtins.bool = ...,
         rate_drops: _builtins.int = ...,
+        label_count: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tensor", b"tensor"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_samples", b"batch_samples", "block", b"block", "offset", b"offset", "payload_bytes", b"payload_bytes", "placement_version", b"placement_version", "rate_drops", b"rate_drops", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor", "wants_ack", b"wants_ack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_samples", b"batch_samples", "block", b"block", "label_count", b"label_count", "offset", b"offset", "payload_bytes", b"payload_bytes", "placement_version", b"placement_version", "rate_drops", b"rate_drops", "role", b"role", "sender_nanoseconds", b"sender_nanoseconds", "slot", b"slot", "step", b"step", "tensor", b"tensor", "wants_ack", b"wants_ack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

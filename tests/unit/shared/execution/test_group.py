@@ -22,6 +22,7 @@ from tests.support.crossed import crossed, seeds
 from tests.support.group_members import (
     SAMPLES,
     STEPS,
+    accumulated,
     assert_equal,
     batches,
     copies,
@@ -69,6 +70,22 @@ def test_one_member_is_the_plain_loop():
         members.train(STEPS, {0: batches(0)})
         plain = [(step, *batch) for step, batch in enumerate(batches(0))]
         assert_equal(chain.module.state_dict(), plain_loop(chain_of(copy.deepcopy(module)), told, plain))
+
+
+@pytest.mark.parametrize("placement", [copies, with_a_cut])
+def test_members_count_by_their_labels_where_the_mean_is_that_of_tokens(placement):
+    """A member without any that counts adds nothing; a step in which nobody has one leaves the weights to their momentum."""
+    module, told = built("dropping"), recipe("adam", mean="token")
+    members = [list(batches(rank, short=(1, 3))) for rank in range(3)]
+    for step, nothing in ((0, ()), (1, (2,)), (2, (0, 1)), (3, (0, 1, 2))):
+        for rank, of_rank in enumerate(members):
+            of_rank[step][1][rank:] = -100
+            if rank in nothing:
+                of_rank[step][1][:] = -100
+    _, running, chain = grouped(module, told, 3, placement(4))
+    running.train(STEPS, {rank: iter(of_rank) for rank, of_rank in enumerate(members)})
+    expected = accumulated(chain_of(copy.deepcopy(module)), told, [iter(each) for each in members], SAMPLES)
+    assert_equal(chain.module.state_dict(), expected)
 
 
 def test_shorter_batches_count_by_their_samples():

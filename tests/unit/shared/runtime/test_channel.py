@@ -1,6 +1,7 @@
 """A channel: what it keeps to be sent again, and which announcements it agrees to."""
 
 import asyncio
+import math
 from dataclasses import replace
 
 import pytest
@@ -101,6 +102,17 @@ def test_more_falls_of_the_rate_than_a_run_can_have_are_refused():
     announce(channel, replace(tensor, rate_drops=MOST_RATE_DROPS))
     parcel, _, _ = channel.add(replace(tensor, rate_drops=7))
     assert parcel.rate_drops == 7
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.inf, math.nan])
+def test_labels_that_count_no_number_are_refused(wrong):
+    channel = coming()
+    tensor = sent(channel, 5)
+    with pytest.raises(ProtocolError, match="which is no number of them"):
+        announce(channel, replace(tensor, label_count=wrong))
+    announce(channel, replace(tensor, label_count=2.5))
+    parcel, _, _ = channel.add(replace(tensor, label_count=2.5))
+    assert parcel.label_count == 2.5
 
 
 @pytest.mark.parametrize("wrong", [4, 6, 2**62])

@@ -266,7 +266,7 @@ def test_a_moment_that_no_clock_shows_is_refused_before_memory_is_taken():
     assert memory.asked == []
 
 
-@pytest.mark.parametrize("field", ["placement_version", "sender_nanoseconds", "rate_drops"])
+@pytest.mark.parametrize("field", ["placement_version", "sender_nanoseconds", "rate_drops", "label_count"])
 def test_a_later_chunk_that_repeats_the_first_ones_header_is_refused(field):
     frames = framed()
     with pytest.raises(ProtocolError, match=r"the feature of step 4 .* announced in its first chunk, and nowhere else"):
