@@ -44,6 +44,8 @@ _FREE = {
     "training.on_nan",
 }
 """Keys of these sections that may change between two processes: the length of training, its devices, and measurements."""
+_EVALUATING = {"data.test", "training.evaluate_every_epochs", "training.evaluate_every_steps"}
+"""Those among them that decide the result too, where the learning rate follows the evaluations."""
 _IDENTITY = {"model.factory", "model.kwargs", "data.train", "training.seed"}
 """Keys that identify an experiment. If one differs, it is another experiment, for which this session does not count."""
 
@@ -87,7 +89,8 @@ def choose_session(
         if is_open:
             continue
         config = config_for(record)
-        decisive = [change for change in _differences(record, config) if not _among(change.key, _FREE)]
+        free = _FREE - _EVALUATING if config.training.schedule.name == "plateau" else _FREE
+        decisive = [change for change in _differences(record, config) if not _among(change.key, free)]
         if not decisive:
             return Chosen(record.session_id, config)
         same = session_id is not None or not any(_among(change.key, _IDENTITY) for change in decisive)

@@ -114,6 +114,21 @@ async def test_what_decides_no_result_may_change(stopped, change):
     assert_same_bits(plain_state(edge_config(*TRAINING)), result.module.state_dict())
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["training.evaluate_every_steps=5"],
+        ['data.test={factory="tests.support.samples:FlatDigits", kwargs={split="train"}}'],
+    ],
+)
+async def test_evaluations_that_decide_the_rate_stay_as_they_are(tmp_path, change):
+    tested = 'data.test={factory="tests.support.samples:FlatDigits", kwargs={split="test"}}'
+    async with stopped_run(tmp_path, 'training.schedule={name="plateau"}', tested) as flags:
+        with pytest.raises(ConfigError, match="cannot go on with other settings"):
+            await gone_on(flags, *change)
+        await gone_on(flags, 'training.on_nan="warn"')
+
+
 NAMED = '{name="tests.support.models.optimizers:Nadam", learning_rate=0.003, kwargs={betas=[0.8, 0.99]}}'
 CYCLE = 'training.schedule.name="onecycle"'
 WEIGHTED = f"training.loss.kwargs={{weight={[0.1 + place for place in range(10)]}}}"

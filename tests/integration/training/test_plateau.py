@@ -6,6 +6,9 @@ import pytest
 from safetensors.torch import load_file
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.replaying.replay import replay
+from edge_agent.replaying.run_record import read_record
+from edge_agent.run import result_writer
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
 from isthmus import run_training
@@ -112,6 +115,17 @@ def test_a_trainer_that_dies_changes_no_rate(calls, tmp_path, expected):
         said.join()
         assert process.returncode == 0, said
         assert_same_bits(expected[1], load_file(chain.output / "model.safetensors"))
+
+
+async def test_a_recorded_run_is_not_repeated(tmp_path):
+    """Its evaluations are in no record."""
+    more = ["output.record=true", f"output.directory={tmp_path}", "training.max_steps=6", "checkpoints.location=none"]
+    async with running_trainer() as server:
+        config = edge_config(*TRAINING, PLATEAU, *more, f"trainer.address={server.address}")
+        await run_training(config, write_result=result_writer(config))
+    (path,) = tmp_path.glob("*.record.jsonl")
+    with pytest.raises(ConfigError, match="schedule plateau follows evaluations, which are not recorded"):
+        replay(read_record(path), tmp_path / "model.safetensors")
 
 
 @pytest.mark.parametrize(

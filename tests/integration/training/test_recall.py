@@ -200,6 +200,7 @@ async def test_features_for_which_there_is_no_room_are_refused(tmp_path):
             "no block here learns, so there is nothing to correct",
         ),
         (['group.name="line"'], "a group's trainers keep no features"),
+        (["training.mean=token"], "features are recalled, so no labels are read to count"),
         (['data.train={factory="tests.integration.training.test_recall:Noisy"}'], "Noisy or data.collate draws random"),
         (
             ['data.train={factory="tests.integration.training.test_recall:Aging"}'],
