@@ -45,7 +45,7 @@ _FREE = {
 }
 """Keys of these sections that may change between two processes: the length of training, its devices, and measurements."""
 _EVALUATING = {"data.test", "training.evaluate_every_epochs", "training.evaluate_every_steps"}
-"""Those among them that decide the result too, where the learning rate follows the evaluations."""
+"""Keys among them that decide the result too, where the learning rate follows the evaluations."""
 _IDENTITY = {"model.factory", "model.kwargs", "data.train", "training.seed"}
 """Keys that identify an experiment. If one differs, it is another experiment, for which this session does not count."""
 
