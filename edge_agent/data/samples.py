@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset as TorchTensorDataset
 from edge_agent.data.collate import Collate, Stacked
 from edge_agent.data.described import one_line
 from edge_agent.data.randomness import drawing, spare_restored
+from edge_agent.data.shared_memory import REMEDY, is_lack_of_room
 from edge_agent.data.skipping import Spares, Unreadable
 from edge_agent.data.stacker import Stacker
 from edge_agent.data.tensors import TensorDataset
@@ -96,7 +97,8 @@ class SampleReader:
             raise DataError(f"{name} cannot be sent to worker processes ({error}); use 0 workers") from error
         except RuntimeError as error:
             self.close()
-            raise DataError(f"a worker process of {name} ended: {one_line(error)}") from error
+            lacks = f"; /dev/shm has no room: {REMEDY}" if is_lack_of_room(str(error)) else ""
+            raise DataError(f"a worker process of {name} ended: {one_line(error)}{lacks}") from error
 
     def _batch_of(self, answer: Stacked | _Mended) -> Stacked:
         if isinstance(answer, _Mended):

@@ -16,6 +16,7 @@ import torch
 
 import shared.version
 from edge_agent.config import EdgeConfig
+from edge_agent.data.shared_memory import REMEDY, shared_memory_left
 from edge_agent.doctor.finding import Finding, advise, fine, fix, skipped
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.sessions.stored_session import sessions_folder
@@ -29,6 +30,9 @@ LEAST_MEMORY_BYTES = 128 * 1024**2
 """Beside this very process, which has torch in memory already. Less is gone with the first batches."""
 GOOD_MEMORY_BYTES = 512 * 1024**2
 LEAST_DISK_BYTES = 64 * 1024**2
+LEAST_SHARED_BYTES = 8 * 1024**2
+GOOD_SHARED_BYTES = 256 * 1024**2
+"""A container has 64 MB of it, in which two processes have no room for batches of 16 MB."""
 GOOD_DISK_BYTES = 1024**3
 """A few checkpoints (`checkpoints.keep`) of a model of a hundred megabytes."""
 _TIME_ERROR, _TIMEX_BYTES = 5, 512  # <sys/timex.h>; struct timex has 208 bytes, or fewer
@@ -44,6 +48,7 @@ def examine_device(config: EdgeConfig) -> list[Finding]:
         check_compute(config.compute.device, config.compute.threads, cores),
         check_processor(platform.machine(), processor_flags(), encrypts=config.tls.used),
         check_memory(available_bytes()),
+        *([judge_shared_memory(config.data.workers, shared_memory_left())] if config.data.workers else []),
         check_disk(config),
         check_clock(datetime.datetime.now(datetime.UTC), installed, clock_is_synchronised()),
     ]
@@ -105,6 +110,16 @@ def check_memory(available: int) -> Finding:
     if available < LEAST_MEMORY_BYTES:
         return fix("memory", shown, remedy)
     return fine("memory", shown) if available >= GOOD_MEMORY_BYTES else advise("memory", shown, remedy)
+
+
+def judge_shared_memory(workers: int, free: int) -> Finding:
+    """Judge the room for batches that processes of `data.workers` hand over. free: bytes of /dev/shm."""
+    if free == sys.maxsize:
+        return skipped("shared memory", "there is no /dev/shm")
+    shown = f"{size(free)} free in /dev/shm, for data.workers = {workers}"
+    if free < LEAST_SHARED_BYTES:
+        return fix("shared memory", shown, REMEDY)
+    return fine("shared memory", shown) if free >= GOOD_SHARED_BYTES else advise("shared memory", shown, REMEDY)
 
 
 def check_disk(config: EdgeConfig) -> Finding:

@@ -1,4 +1,4 @@
-"""A check of the disks before a training: whether its results and checkpoints will find room.
+"""A check of the disks before a training: whether its results, checkpoints and batches from other processes will find room.
 
 The need is known before the first step, and a finished run without room for its results needs help.
 """
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import structlog
 
+from edge_agent.data.shared_memory import check_shared_memory, shared_memory_left
 from edge_agent.experiment.building import Experiment
 from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import LocalFiles
 from shared.control.formatting import size
 from shared.errors import StorageError
+from shared.model.features import specs_bytes
 from shared.placement import AGENT, held_blocks
 from shared.training.optimizers import optimizer_bytes
 
@@ -22,11 +24,14 @@ _OVERHEAD_BYTES = 256 * 1024
 
 
 def check_room(experiment: Experiment, folder: LocalFiles | None, stored: StoredSession | None) -> None:
-    """Raise StorageError if the results will have no room. Warn if the checkpoints or the kept model will have none.
+    """Raise StorageError if the results will have no room, and DataError if batches on their way from `data.workers` will have
+    none. Warn if the checkpoints or the kept model will have none.
 
     folder: the agent's folder of sessions. stored: the session that continues, whose files are there already.
     """
     config = experiment.config
+    batch_bytes = specs_bytes(experiment.chain.features[0]) + specs_bytes(experiment.labels)
+    check_shared_memory(config.data.workers, batch_bytes, shared_memory_left())
     model_bytes = sum(tensor.nbytes for tensor in experiment.chain.module.state_dict().values())
     keeps_best = config.training.keep_best is not None
     results_bytes = model_bytes * (2 if keeps_best else 1) + _OVERHEAD_BYTES

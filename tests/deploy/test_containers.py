@@ -125,6 +125,15 @@ def test_a_training_with_processes_that_load_finishes(podman, images, network, t
     podman("run", "--rm", f"--network={network}", images["agent"], "run", *(f"--set={flag}" for flag in flags))
 
 
+def test_processes_that_load_without_shared_memory_are_refused_in_a_sentence(podman, images, network, trainer):
+    flags = [f"trainer.address={trainer}:50051", "training.max_steps=5", "data.workers=2", "compute.threads=1"]
+    short = [f"--network={network}", "--shm-size=16k", images["agent"], "run", *(f"--set={flag}" for flag in flags)]
+    with podman.running("isthmus-agent-short", *short) as name:
+        podman("wait", name)
+        assert podman("inspect", "--format={{.State.ExitCode}}", name).split() == [str(int(ExitCode.DATA))]
+        assert "--shm-size" in podman("logs", name)
+
+
 def test_sigterm_ends_a_trainer_with_zero(podman, trainer):
     podman("stop", "--time=30", trainer)
     assert podman("inspect", "--format={{.State.ExitCode}}", trainer).split() == ["0"]
@@ -149,10 +158,18 @@ def as_composed(name):
     service = yaml.safe_load((ROOT / "deploy/docker/compose.yml").read_text())["services"][name]
     options = [f"--network-alias={name}", "--init=false"]  # podman's own init is a package of its own
     options += [f"--env={key}={value}" for key, value in service.get("environment", {}).items()]
+    if "shm_size" in service:
+        options.append(f"--shm-size={service['shm_size'].removesuffix('b')}")
     for volume in service.get("volumes", []):
         here, there, mode = volume.split(":")
         options.append(f"--volume={(ROOT / 'deploy/docker' / here).resolve()}:{there}:{mode}")
     return options, service.get("command", [])
+
+
+def test_the_agent_that_is_composed_has_room_for_what_processes_load(podman, images):
+    options, _ = as_composed("agent")
+    shown = podman("run", "--rm", *options, "--entrypoint=/bin/df", images["agent"], "--output=size", "/dev/shm")
+    assert int(shown.split()[-1]) == 1024**2
 
 
 def test_prometheus_scrapes_both_as_compose_puts_them_together(podman, images, network, unused_tcp_port):

@@ -1,4 +1,4 @@
-"""An agent in a control group with too little memory: killed twice by the kernel, then told what fits, which then trains."""
+"""An agent with too little memory: killed twice by the kernel and told what fits, and without room in /dev/shm told of that."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 
 from shared.errors import ExitCode
 from tests.conftest import ROOT
-from tests.support.running import trainer_process
+from tests.support.running import run_agent, trainer_process
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
@@ -102,3 +102,25 @@ def test_a_run_that_the_kernel_kills_twice_ends_with_a_batch_that_fits(tmp_path)
             for fitting in (training(batch), training(BATCH, cut)):
                 done = short.run("run", *fitting)
                 assert done.returncode == ExitCode.OK, done.stderr
+
+
+@pytest.mark.parametrize(("room", "code"), [("256k", ExitCode.DATA), ("64m", ExitCode.OK)])
+def test_processes_that_load_need_room_in_shared_memory(room, code):
+    with trainer_process("compute.threads=1") as (_, address):
+        settings = [
+            "data.workers=1",
+            "data.batch_size=1024",
+            "training.max_steps=2",
+            "compute.threads=1",
+            "compute.device=cpu",
+            "control.listen=none",
+            "checkpoints.location=none",
+            f"trainer.address={address}",
+        ]
+        mounted = f'mount -t tmpfs -o size={room} tmpfs /dev/shm && exec "$@"'
+        under = ["unshare", "--mount", "sh", "-c", mounted, "sh"]
+        done = run_agent("run", *(f"--set={one}" for one in settings), under=under)
+        assert done.returncode == code, done.stderr
+        if code is ExitCode.DATA:
+            assert "data.workers = 1: batches that are read ahead take" in done.stderr.splitlines()[-1]
+            assert "of /dev/shm, which has 262.1 kB left; give the container more" in done.stderr.splitlines()[-1]

@@ -23,6 +23,7 @@ from edge_agent.doctor.device import (
     clock_is_synchronised,
     examine_device,
     judge_disk,
+    judge_shared_memory,
     processor_flags,
 )
 from edge_agent.doctor.finding import Status
@@ -50,6 +51,20 @@ def test_python_is_as_new_as_the_package_wants(version, status):
 )
 def test_torch_is_new_enough_and_built_for_the_gpu_that_is_there(version, cuda, has_gpu, status):
     assert check_torch(version, cuda, has_gpu=has_gpu).status is status
+
+
+@pytest.mark.parametrize(("free", "status"), [(2**20, FIX), (64 * 2**20, ADVICE), (2**30, OK), (sys.maxsize, SKIPPED)])
+def test_processes_that_load_need_shared_memory(free, status):
+    found = judge_shared_memory(2, free)
+    assert found.status is status
+    assert ("--shm-size" in found.remedy) is (status in (FIX, ADVICE))
+
+
+def test_shared_memory_is_looked_at_where_processes_load():
+    checks = {
+        workers: {found.check for found in examine_device(edge_config(f"data.workers={workers}"))} for workers in (0, 2)
+    }
+    assert checks[2] - checks[0] == {"shared memory"}
 
 
 def test_more_threads_than_cores_are_too_many():
