@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import os
 import pkgutil
 import socket
 import ssl
@@ -89,12 +90,15 @@ async def _check_clear_text(trainer: TrainerAddressConfig, host: str, port: int)
 
 
 def _context(tls: ClientTlsConfig) -> ssl.SSLContext:
-    """As gRPC has it: its own public certificates where no others are named."""
+    """As gRPC has it: its own public certificates where no others are named, and any certificate that is named ends a chain."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["h2"])
     if tls.ca is not None:
         context.load_verify_locations(tls.ca)
+    elif roots := os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"):
+        context.load_verify_locations(roots)
     elif (public := pkgutil.get_data("grpc", "_cython/_credentials/roots.pem")) is not None:
         context.load_verify_locations(cadata=public.decode())
     if tls.certificate is not None:
@@ -162,7 +166,10 @@ def judge_handshake(error: OSError) -> Finding:
         elif "not yet valid" in said:
             remedy = "fix this device's clock"
         else:
-            remedy = "set tls.ca to the authority that has signed the trainer's certificate"
+            remedy = (
+                "set tls.ca to the authority that has signed the trainer's certificate; one that stands between the two "
+                "belongs into the trainer's tls.certificate, behind its own"
+            )
         return fix("encryption", f"the trainer's certificate is not trusted: {said}", remedy)
     if isinstance(error, ssl.SSLError) and not _is_alert(error):
         return fix(

@@ -80,7 +80,8 @@ class ClientTlsConfig(Section):
     enabled: bool = False
     """Encrypts the connection and makes the trainer prove its identity. Any other key of this section enables it too."""
     ca: Path | None = Field(default=None, examples=["/etc/edge-agent/ca.pem"])
-    """Certificates in PEM that sign the trainer's. Left out, the public authorities that come with gRPC."""
+    """Certificates in PEM that sign the trainer's. Left out, the public authorities that come with gRPC. Those of the system
+    are a file, on Debian /etc/ssl/certs/ca-certificates.crt."""
     certificate: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.pem"])
     """This side's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
     key: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.key"])
