@@ -33,5 +33,5 @@ def averaged_state(module: nn.Module, averages: Mapping[str, Tensor]) -> dict[st
     state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
     for tied in names.values():
         if (average := next((averages[name] for name in tied if name in averages), None)) is not None:
-            state |= dict.fromkeys((name for name in tied if name in state), average)
+            state |= {name: average.to(state[name].device) for name in tied if name in state}
     return state
