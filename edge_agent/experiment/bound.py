@@ -17,6 +17,8 @@ class Bound(NamedTuple):
     """Blocks with sparse gradients, of which no sum is taken."""
     hooked: tuple[int, ...] = ()
     """Blocks with hooks on parameters, which must see the gradient of all samples."""
+    whole_loss: bool = False
+    """True if the loss is not the mean of those of parts of a batch."""
 
     def check(self, placement: Placement, chain: Chain, *, in_group: bool) -> None:
         """Refuse a placement that does not suit them. Raises ConfigError."""

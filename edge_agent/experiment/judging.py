@@ -15,16 +15,18 @@ from shared.training.losses import LossHead
 from shared.training.metrics import Metrics, load_metrics
 from shared.training.recipe import Recipe
 
+_NO_MEAN = "it is not the mean over the samples"
 _OF_ALL = "it is the mean over all tokens of a batch, or by the weights of its classes"
 
 
-def why_one_judge(chain: Chain, recipe: Recipe, test: Batch | None) -> str:
+def why_one_judge(chain: Chain, recipe: Recipe, test: Batch | None, *, whole_loss: bool) -> str:
     """Say why one worker has to have the last block for all samples, as the end of a sentence; empty where several may.
 
-    test: a batch of the test set; None where there is none, and no metrics. The model stays as it is. Raises ModelError, which
+    test: a batch of the test set; None where there is none, and no metrics. whole_loss: whether a loss of the user's own has
+    turned out to need all samples. The model stays as it is. Raises ModelError, which
     names the metric, for one that cannot be computed of the batch.
     """
-    why = "" if recipe.loss.is_divisible else _OF_ALL
+    why = _NO_MEAN if whole_loss else "" if recipe.loss.is_divisible else _OF_ALL
     metrics = load_metrics(recipe, None)
     return why if metrics is None or test is None else _why_of(metrics, chain, recipe, test) or why
 

@@ -8,9 +8,9 @@ gradients differ. What begins after the first batch is not seen here.
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,13 @@ from edge_agent.experiment.trial_state import (
     has_other_values,
     of_few,
     plain_numbers,
+    reached,
     taken,
+    tried,
     values_of,
 )
 from shared.errors import ModelError
-from shared.foreign import described, is_ours
+from shared.foreign import described
 from shared.model.behaviour import made_up_values
 from shared.model.chain import Block, Chain
 from shared.model.examples import with_batch
@@ -45,21 +47,29 @@ from shared.training.precision import computing
 from shared.training.recipe import Recipe
 from shared.training.stage import run_engine
 
-T = TypeVar("T")
-
 _SAMPLES = 4
 """As few samples as normalisation over samples, and a loss of pairs, can do with."""
+_ITS_CHECKPOINT = (
+    "; or its backward computes a forward again (torch.utils.checkpoint), which does not go with deployment.backward = "
+    '"stash": set it to "replay"'
+)
+_MEAN = 1e-3
+"""Difference, as a part of a loss, that the mean over parts of a batch may have for rounding."""
 _LARGE = 3
 """Factor of made-up weights: a forward that bounds weights, as by `max_norm`, then has something to do."""
 _ROUNDING, _ROUNDING_IN_16_BITS = 3e-6, 1e-2
 """Differences, as parts of the largest gradient of a block, that come of sums in another order."""
 
 
-def check_side_effects(chain: Chain, recipe: Recipe, first: Batch) -> Bound:
-    """Refuse what the placement would change on a batch: see the module. The model stays as it is. Raises ModelError."""
+def check_side_effects(chain: Chain, recipe: Recipe, first: Batch, *, stashes: bool = False) -> Bound:
+    """Refuse what the placement would change on a batch: see the module. The model stays as it is. Raises ModelError.
+
+    stashes: whether backwards may run on copies of weights.
+    """
     hooked = hooked_blocks(chain, recipe)
     for samples in dict.fromkeys((min(_SAMPLES, first.samples), first.samples)):
-        trial = _Trial(chain, recipe, of_few(first.features, samples), of_few(label_tensors(first.labels), samples))
+        batch = of_few(first.features, samples), of_few(label_tensors(first.labels), samples)
+        trial = _Trial(chain, recipe, *batch, stashes=stashes)
         with unchanged(chain.module), random_state("side effects"), torch.enable_grad():
             try:
                 if (together := trial.together()) is None:
@@ -71,7 +81,7 @@ def check_side_effects(chain: Chain, recipe: Recipe, first: Batch) -> Bound:
             finally:
                 for block in chain.blocks:
                     block.module.train(chain.module.training)
-        return Bound(tuple(trial.rewriting), tuple(trial.sparse), hooked)
+        return Bound(tuple(trial.rewriting), tuple(trial.sparse), hooked, trial.has_whole_loss)
     return Bound(hooked=hooked)
 
 
@@ -101,15 +111,16 @@ class _Learnt(NamedTuple):
 class _Trial:
     """A batch for all blocks and the loss."""
 
-    def __init__(self, chain: Chain, recipe: Recipe, inputs: Features, labels: Features) -> None:
+    def __init__(self, chain: Chain, recipe: Recipe, inputs: Features, labels: Features, *, stashes: bool) -> None:
         self._chain, self._blocks = chain, chain.blocks
         self._names = dict(chain.module.named_parameters())
         self._counting: dict[int, Attributes] = {}
         """Attributes before the first forward, of the blocks that have changed a number in one."""
+        self.has_whole_loss = False
         self.rewriting, self.sparse = list[int](), list[int]()
         """As in `Bound`."""
         self._answered = [chain.gradient_slots(block.index) for block in chain.blocks]
-        self._recipe = recipe
+        self._recipe, self._stashes = recipe, stashes
         self._head = LossHead(recipe.loss, None)
         self._inputs, self._labels = inputs, labels
         self._buffers = [BufferValues(block.module) for block in chain.blocks]
@@ -135,7 +146,7 @@ class _Trial:
             passed.append(detached(features))
             return features
 
-        done, _ = _tried(lambda: self._learnt(through_blocks))
+        done, _ = tried(lambda: self._learnt(through_blocks))
         if done is None:
             return None
         self._check_own_parameters(done.besides)
@@ -151,7 +162,7 @@ class _Trial:
         with computing(self._recipe.base_precision):
             features = forward()
             loss = self._head.compute(features, self._labels).loss
-        besides = _reached(loss, features)
+        besides = reached(loss, features)
         gradients, sparse = dict[int, Look](), set[int]()
 
         def look(parameter: Tensor) -> None:
@@ -180,7 +191,7 @@ class _Trial:
                 for of_part, values in attributes:
                     of_part.update(values)
                 entering = tuple(one.clone() for one in inputs)
-                made.append(_tried(partial(self._forward, block, entering))[0])
+                made.append(tried(partial(self._forward, block, entering))[0])
             after, first = made
             if first is not None and (after is None or not self._same(after, first)):
                 _refuse_block(block, None)
@@ -200,15 +211,19 @@ class _Trial:
                     features = call_module(block.module.train(), features)
             return features
 
-        whole, _ = _tried(lambda: self._learnt(through_module))
-        if whole is None:  # a plain loop would fail, too
-            return
+        def gradients(forward: Callable[[], Features]) -> dict[int, Look] | None:
+            done, _ = tried(partial(self._learnt, forward))  # where it fails, a plain loop does, too
+            return None if done is None else done.gradients
+
+        whole = gradients(through_module)
         draws = any(block.draws_random for block in self._blocks)
-        apart = self._learnt(through_blocks).gradients if draws else together.gradients
-        is_exact = self._recipe.base_precision == "fp32" and self._learnt(through_module).gradients == whole.gradients
+        apart = gradients(through_blocks) if draws else together.gradients
+        if whole is None or apart is None or whole == apart:
+            return
+        is_exact = self._recipe.base_precision == "fp32" and gradients(through_module) == whole
         for block in reversed(self._blocks):
             pairs = [
-                (whole.gradients.get(id(parameter), NOTHING), apart.get(id(parameter), NOTHING))
+                (whole.get(id(parameter), NOTHING), apart.get(id(parameter), NOTHING))
                 for parameter in block.named_parameters().values()
             ]
             largest = max((norm for pair in pairs for norm, *_ in pair), default=0.0)
@@ -237,22 +252,24 @@ class _Trial:
                     self.rewriting.append(block.index)
             self._head.compute(features, tuple(each.flip(0) for each in self._labels))
 
-        _tried(run)  # with such weights it may fail
+        tried(run)  # with such weights it may fail
 
     def compare(self, together: _Together) -> None:
         """Run each block and the loss by itself. Raises ModelError for the last that comes to something else."""
         outputs = together.features[-1]
         with Gone(self._parameters.values()) as gone:
             with computing(self._recipe.base_precision):
-                done, failure = _tried(lambda: self._head.gradient(outputs, self._labels))
+                done, failure = tried(lambda: self._head.gradient(outputs, self._labels))
             if done is None or not self._alike((done[0].loss,), (together.loss,), abs(together.loss)):
                 self._refuse_loss(together, None if done is None else done[0].loss, failure)
             _, gradients = done
+            self.has_whole_loss = ":" in self._recipe.loss.name and not self._is_mean(outputs, together.loss)
             sums: dict[int, Tensor] = {}
             for block in reversed(self._blocks):
                 self._buffers[block.index].restore()
                 with gone.but(block.module.parameters()):
-                    made, found, failure = self._alone(block, together.features[block.index], gradients)
+                    hide = partial(gone.hide, block.module.parameters) if self._stashes else None
+                    made, found, failure = self._alone(block, together.features[block.index], gradients, hide)
                     if made is None or not self._same(made, together.features[block.index + 1]):
                         _refuse_block(block, failure)
                     gradients, of_parameters = found
@@ -261,16 +278,37 @@ class _Trial:
                         sums[key] = sums[key] + gradient if key in sums else gradient
                 self._compare_gradients(block, sums, together.gradients)
 
+    def _is_mean(self, outputs: Features, loss: float) -> bool:
+        """Tell whether the loss of a batch is the mean of those of its parts, weighted by their samples."""
+        samples = len(outputs[0])
+        parts = [slice(0, 1), slice(1, samples)] if samples > 1 else [slice(0, 1)]
+
+        def of_parts() -> float:
+            losses = ((_part(outputs, part), _part(self._labels, part)) for part in parts)
+            return sum(self._head.evaluate(*each).loss * len(each[0][0]) / samples for each in losses)
+
+        mean, _ = tried(of_parts)
+        return mean is not None and (loss != loss or abs(mean - loss) <= _MEAN * abs(loss))
+
     def _alone(
-        self, block: Block, inputs: Features, gradients: Gradients
+        self,
+        block: Block,
+        inputs: Features,
+        gradients: Gradients,
+        hide: Callable[[], AbstractContextManager[None]] | None,
     ) -> tuple[Features | None, tuple[Gradients, list[tuple[nn.Parameter, Tensor]]], BaseException | None]:
-        """Return the outputs of a block, and the gradients at its inputs and parameters; no outputs where it fails."""
-        learning = [each for each in block.module.parameters() if each.requires_grad]
+        """Return the outputs of a block, and the gradients at its inputs and parameters; no outputs where it fails.
+
+        hide: the backward then runs on copies of the parameters, which are gone meanwhile.
+        """
+        named = {name: each for name, each in block.module.named_parameters() if each.requires_grad}
+        copies = {} if hide is None else {name: each.detach().clone().requires_grad_() for name, each in named.items()}
+        learning = list(named.values())
         leaves = {slot: inputs[slot].detach().requires_grad_() for slot in self._answered[block.index]}
 
         def run() -> tuple[Features, Gradients, list[Tensor | None]]:
             entering = tuple(leaves.get(slot, one).clone() for slot, one in enumerate(inputs))
-            outputs = self._forward(block, entering)
+            outputs = self._forward(block, entering, copies or None)
             pairs = [
                 (output, gradient)
                 for output, gradient in zip(outputs, gradients, strict=True)
@@ -278,11 +316,13 @@ class _Trial:
             ]
             if pairs:
                 roots, at_roots = zip(*pairs, strict=True)
-                run_engine(roots, at_roots)
+                with nullcontext() if hide is None else hide():
+                    run_engine(roots, at_roots)
             at_inputs = {slot: leaf.grad for slot, leaf in leaves.items()}
-            return detached(outputs), tuple(map(at_inputs.get, range(len(inputs)))), taken(learning)
+            at_parameters = taken(copies.values() if copies else learning)
+            return detached(outputs), tuple(map(at_inputs.get, range(len(inputs)))), at_parameters
 
-        done, failure = _tried(run)
+        done, failure = tried(run)
         if done is None:
             taken(learning)
             return None, ((), []), failure
@@ -306,7 +346,7 @@ class _Trial:
             raise ModelError(
                 f"block {block.name!r} gets another gradient by itself than in the whole model: the loss or another block uses "
                 "its weights, or something that it keeps, beside what it hands on, which another worker could not; hand it on "
-                "as one tensor more"
+                "as one tensor more" + (_ITS_CHECKPOINT if self._stashes else "")
             )
 
     def _same(self, ours: Features, theirs: Features) -> bool:
@@ -342,6 +382,10 @@ class _Trial:
         ) from failure
 
 
+def _part(features: Features, part: slice) -> Features:
+    return tuple(one[part] for one in features)
+
+
 def _refuse_block(block: Block, failure: BaseException | None) -> NoReturn:
     what = "comes to something else" if failure is None else _failed(failure)
     raise ModelError(
@@ -354,28 +398,3 @@ def _refuse_block(block: Block, failure: BaseException | None) -> NoReturn:
 
 def _failed(failure: BaseException | None) -> str:
     return "fails" if failure is None else f"fails with {' '.join(described(failure).split())[:200]}"
-
-
-def _tried(run: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """Return the result of foreign code, or what it raised."""
-    try:
-        return run(), None
-    except BaseException as cause:
-        if is_ours(cause):
-            raise
-        return None, cause
-
-
-def _reached(loss: Tensor, outputs: Features) -> list[Tensor]:
-    """List the leaves of a loss's graph that it reaches otherwise than by the outputs."""
-    seen = {output.grad_fn for output in outputs}
-    pending, found = [loss.grad_fn], list[Tensor]()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        pending += [behind for behind, _ in node.next_functions]
-        if (leaf := getattr(node, "variable", None)) is not None:
-            found.append(leaf)
-    return found

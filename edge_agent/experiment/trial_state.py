@@ -1,16 +1,18 @@
 """State of modules around a trial: values, attributes and gradients that are taken, compared and put back."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from shared.foreign import is_ours
 from shared.model.chain import Block
 from shared.model.features import Features
 from shared.model.snapshot import same_bits
 
+T = TypeVar("T")
 Attributes = list[tuple[dict[str, Any], dict[str, int | float]]]
 """The attributes of each module in a block, and the numbers among them."""
 
@@ -46,7 +48,7 @@ def detached(features: Features) -> Features:
     return tuple(one.detach().clone() for one in features)
 
 
-def taken(parameters: Iterable[nn.Parameter]) -> list[Tensor | None]:
+def taken(parameters: Iterable[Tensor]) -> list[Tensor | None]:
     """Take the gradients of parameters."""
     gradients = list[Tensor | None]()
     for parameter in parameters:
@@ -58,6 +60,31 @@ def taken(parameters: Iterable[nn.Parameter]) -> list[Tensor | None]:
 def of_few(tensors: Features, samples: int) -> Features:
     """Copy the first of some samples."""
     return tuple(each[:samples].clone() for each in tensors)
+
+
+def tried(run: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Return the result of foreign code, or what it raised."""
+    try:
+        return run(), None
+    except BaseException as cause:
+        if is_ours(cause):
+            raise
+        return None, cause
+
+
+def reached(loss: Tensor, outputs: Features) -> list[Tensor]:
+    """List the leaves of a loss's graph that it reaches otherwise than by the outputs."""
+    seen = {output.grad_fn for output in outputs}
+    pending, found = [loss.grad_fn], list[Tensor]()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        pending += [behind for behind, _ in node.next_functions]
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found.append(leaf)
+    return found
 
 
 class Gone:
@@ -84,6 +111,18 @@ class Gone:
         yield  # what it raises ends all
         for parameter, values in pairs:
             parameter.data = _nothing_like(values)
+
+    @contextmanager
+    def hide(self, parameters: Callable[[], Iterable[nn.Parameter]]) -> Iterator[None]:
+        """Have those among these that learn gone, too, while the body runs."""
+        hidden = [each for each in parameters() if each.requires_grad]
+        for parameter in hidden:
+            parameter.data = _nothing_like(parameter.data)
+        try:
+            yield
+        finally:
+            for parameter in hidden:
+                parameter.data = self._values[id(parameter)][1]
 
 
 def _nothing_like(values: Tensor) -> Tensor:

@@ -131,9 +131,11 @@ class Workload:
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
         self._check_followed()
-        self.bound = check_side_effects(self.chain, self.recipe, first)
+        self.bound = check_side_effects(self.chain, self.recipe, first, stashes=config.deployment.backward == "stash")
         """Blocks that not every placement suits."""
-        self.one_judge = why_one_judge(self.chain, self.recipe, firsts.get("data.test"))
+        self.one_judge = why_one_judge(
+            self.chain, self.recipe, firsts.get("data.test"), whole_loss=self.bound.whole_loss
+        )
         """See `why_one_judge`."""
 
     def _check_followed(self) -> None:

@@ -77,6 +77,9 @@ ROWS = {
             "'2.table' is sparse.* by a group of the optimizer",
         ),
     ],
+    'computes forwards again in its backward (`torch.utils.checkpoint`), with `backward = "stash"`': [
+        (model(f"{KINDS}:checkpointed", 'deployment.backward="stash"'), 'set it to "replay"')
+    ],
     "changes its weights in its forward, with K > 0": [
         (model(f"{KINDS}:initialised", "deployment.staleness=1", as_buffer=True), "set deployment.staleness = 0"),
         (model(f"{KINDS}:looked_up", "deployment.staleness=1", max_norm=1.0), "set deployment.staleness = 0"),
@@ -111,24 +114,30 @@ def test_it_is_refused_before_the_first_step_with_the_way_that_works(flags, said
 
 
 @pytest.mark.parametrize(
-    ("factory", "why"), [("hooked_parameters", "has hooks on its parameters"), ("looked_up", "has sparse gradients")]
+    ("flags", "block", "said"),
+    [
+        (model(f"{KINDS}:hooked_parameters"), 2, "block '2' has hooks on its parameters, .* let one have them all"),
+        (model(f"{KINDS}:looked_up"), 2, "block '2' has sparse gradients, .* let one have them all"),
+        (left("nothing", loss="summed"), 5, "it is not the mean over the samples; let one worker have the last block"),
+    ],
 )
-def test_a_division_of_the_samples_of_such_a_block_is_refused(factory, why):
+def test_a_division_of_the_samples_of_such_a_block_or_loss_is_refused(flags, block, said):
     data = ['data.train={factory="tests.support.samples:FlatDigits"}', "data.batch_size=8", SGD + ", momentum=0.0}"]
-    experiment = Experiment(edge_config(*model(f"{KINDS}:{factory}"), *data))
+    experiment = Experiment(edge_config(*flags, *data))
     tiles = [
-        {"worker": "edge", "blocks": [0, 2]},
+        {"worker": "edge", "blocks": [0, block]},
         *(
-            {"worker": name, "blocks": [2, 3], "samples": rows}
+            {"worker": name, "blocks": [block, block + 1], "samples": rows}
             for name, rows in (("edge", [0, 4]), ("trainer", [4, 8]))
         ),
-        {"worker": "trainer", "blocks": [3, len(experiment.chain.blocks)]},
     ]
+    if block + 1 < (blocks := len(experiment.chain.blocks)):
+        tiles.append({"worker": "trainer", "blocks": [block + 1, blocks]})
     document = {
         "schema": "isthmus.placement/v1",
         "workers": ["edge", "trainer"],
         "tiles": tiles,
-        "owners": {"2": "edge"},
+        "owners": {str(block): "edge"},
     }
-    with pytest.raises(ConfigError, match=f"block '2' {why}, .* let one have them all"):
+    with pytest.raises(ConfigError, match=said):
         experiment.placed(document, experiment.placement)
