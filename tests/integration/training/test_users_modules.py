@@ -27,6 +27,9 @@ EXACT = {
     "looked_up at most": "max_norm=1.0",
 }
 
+QUICK = {"old_spectral_norm", "left_in_evaluation", "hooked_parameters", "initialised", "looked_up"}
+"""Kinds with something of their own in forwards that run again, in modes, hooks, changes in a forward and sparse gradients."""
+
 
 def flags_of(name, kwargs=""):
     return [
@@ -38,7 +41,9 @@ def flags_of(name, kwargs=""):
     ]
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in EXACT]
+)
 async def test_the_weights_are_those_of_a_plain_loop_also_where_forwards_run_again(name):
     flags = flags_of(name, EXACT[name])
     expected = plain_state(edge_config(*flags))
