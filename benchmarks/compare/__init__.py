@@ -1,0 +1,1 @@
+"""Two trainings, each as a user of four systems writes it."""
