@@ -41,13 +41,13 @@ class Row:
     over_plain: Spread
     """The same, over plain PyTorch in the same round."""
     processor_seconds: Spread
-    """Of all processes."""
+    """Time of all processes on processors."""
     accuracy: float | None
     """None where not all steps were done."""
     same_bits: bool | None
     """True if the weights at the end are those of plain PyTorch, bit for bit."""
     step_seconds: Spread | None
-    """Where the program shows when its steps end."""
+    """Time between the ends of two steps, where the program shows these."""
     steps: int
     of_steps: int
     bytes_up: int | None

@@ -52,7 +52,7 @@ class Done:
     seconds: float
     """From the start of the command that trains to its end."""
     processor_seconds: float
-    """Of all processes together, servers too."""
+    """Time of all processes on processors, servers too."""
 
     @property
     def step_seconds(self) -> list[float]:

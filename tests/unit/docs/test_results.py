@@ -61,3 +61,11 @@ def test_every_file_of_rows_begins_with_the_command_that_makes_it():
     for path in ROWS.glob("*.md"):
         first = path.read_text().splitlines()[0]
         assert re.search(rf"benchmarks\.(\w+\.)?{path.stem}\b", first), path.name
+
+
+def test_the_figures_of_the_comparison_stand_in_its_rows():
+    page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    measured, _ = page.partition("## What it takes")[2].split("## What each has")
+    rows = FIGURE.findall((ROWS / "compare.md").read_text(encoding="utf-8"))
+    table = [line for line in measured.splitlines() if line.startswith("| ")]
+    assert set(FIGURE.findall("".join(table))) - {*rows} == set()
