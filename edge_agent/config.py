@@ -84,7 +84,7 @@ class DataConfig(Section):
     calibration: DatasetConfig | None = Field(
         default=None, examples=[{"factory": "my_data:frames", "kwargs": {"split": "calibration"}}]
     )
-    """The samples that `profile --calibrate` compares accuracies on. They are neither trained on nor tested on, so that
+    """The samples that `profile --calibrate` compares copies on. They are neither trained on nor tested on, so that
     the calibration cannot flatter the test."""
     collate: FactoryName | None = Field(default=None, examples=["my_data:padded"])
     """Function that makes a batch of a list of items: it returns a pair of inputs and labels, each with the items along the

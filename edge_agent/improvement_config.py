@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from shared.config import Section
+from shared.registry.metrics import ACCURACY, LOSS
 
 if TYPE_CHECKING:
     from edge_agent.config import EdgeConfig
-
-LOSS, ACCURACY = "loss", "accuracy"
 
 
 class FollowedFigure(Section):
@@ -63,13 +62,16 @@ def check_followed(config: "EdgeConfig") -> None:
             )
         if config.member is not None:
             raise ValueError(f"{key} is set and group.name is {config.member.name!r}; {_IN_GROUPS[key]}")
-        known = [LOSS, ACCURACY, *(metric.shown_as for metric in config.training.metrics)]
-        if figure.metric not in known:
-            raise ValueError(
-                f'{key}.metric is "{figure.metric}", which is not computed; choose one of {", ".join(map(repr, known))}, or '
-                "add it to training.metrics"
-            )
-        if figure.mode is None and figure.metric not in (LOSS, ACCURACY):
-            raise ValueError(
-                f'{key}.metric is "{figure.metric}" and mode is left out; say which is better, "min" or "max"'
-            )
+        check_figure(f"{key}.metric", figure, config)
+
+
+def check_figure(key: str, figure: FollowedFigure, config: "EdgeConfig") -> None:
+    """Refuse a figure that no evaluation gives, or of which nobody says which is better. Raises ValueError."""
+    known = [LOSS, ACCURACY, *(metric.shown_as for metric in config.training.metrics)]
+    if figure.metric not in known:
+        raise ValueError(
+            f'{key} is "{figure.metric}", which is not computed; choose one of {", ".join(map(repr, known))}, or add it to '
+            "training.metrics"
+        )
+    if figure.mode is None and figure.metric not in (LOSS, ACCURACY):
+        raise ValueError(f'{key} is "{figure.metric}" and mode is left out; say which is better, "min" or "max"')

@@ -31,6 +31,7 @@ from shared.model.random_state import derive_seed
 from shared.model.spec import TensorSpec
 from shared.training.device import prepare_process
 from shared.training.losses import LossHead
+from shared.training.metrics import load_metrics
 from shared.training.optimizers import check_optimizer, update_memory
 from shared.training.policies import policy_by_name
 from shared.training.precision import computing
@@ -84,6 +85,7 @@ def train(order: CopyOrder, report: TextIO) -> None:
     LossHead(order.recipe.loss, order.allowed)  # refuses one that the operator has not allowed
     check_schedule(order.recipe, order.allowed)
     check_optimizer(order.recipe.optimizer, order.allowed)
+    metrics = load_metrics(order.recipe, order.allowed, order.limits.metric_bytes, order.limits.of_a_build)
     data = _StandIn(order)
     steps = steps_of(order.epochs, data.steps_per_epoch)
     recipe = order.recipe.model_copy(update={"steps_per_epoch": data.steps_per_epoch, "total_steps": steps})
@@ -117,9 +119,9 @@ def train(order: CopyOrder, report: TextIO) -> None:
     in_flight = (order.staleness + 1) * (specs_bytes(chain.features[order.cut]) + data.example.bytes)
     limits.check_memory(held * (estimate or state_bytes(chain.module, updates)) + in_flight)
     scheme = Scheme(order.staleness, order.backward, order.feedback, order.codec)
-    copy = Copy(chain, order.cut, recipe, scheme, torch.device(order.device))
+    copy = Copy(chain, order.cut, recipe, scheme, torch.device(order.device), metrics)
     if order.timing_only:
-        step_seconds, judged_seconds = copy.timed(data.batches, data.judged())
+        step_seconds, judged_seconds, figures = copy.timed(data.batches, data.judged())
         _say(
             report,
             steps=0,
@@ -128,14 +130,14 @@ def train(order: CopyOrder, report: TextIO) -> None:
                 "seconds_per_judged_batch": judged_seconds,
                 "steps_per_epoch": data.steps_per_epoch,
                 "judged_batches": data.judged_batches,
+                "figures": figures,
             },
         )
         return
     for first in range(0, steps, data.steps_per_epoch):
         stop = min(first + data.steps_per_epoch, steps)
         copy.train(first, stop, _counted(data.batches(first, stop), first, report))
-    right, samples = copy.judge(data.judged())
-    _say(report, steps=steps, judged={"samples": samples, "correct": right})
+    _say(report, steps=steps, judged={"figures": copy.judge(data.judged())})
 
 
 def _counted(batches: Iterator[Batch], first_step: int, report: TextIO) -> Iterator[Batch]:

@@ -9,11 +9,13 @@ import typer
 
 from edge_agent.commands.plans.plan_options import ANY, GIVEN, refuse_others
 from edge_agent.config import EdgeConfig
+from edge_agent.improvement_config import FollowedFigure, check_figure
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
 from shared.config import load_config
 from shared.errors import ConfigError
+from shared.registry.metrics import ACCURACY
 
 if TYPE_CHECKING:
     from edge_agent.planning.prediction import KnownDevices
@@ -99,7 +101,7 @@ def profile(
         float,
         typer.Option(
             "--calibrate-budget",
-            help="Accuracy that bits and K may cost, in points.",
+            help="Accuracy that bits and K may cost, in points; of another metric, per cent.",
             min=0.0,
             max=100.0,
             rich_help_panel=CALIBRATION,
@@ -114,6 +116,23 @@ def profile(
             rich_help_panel=CALIBRATION,
         ),
     ] = 5,
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--calibrate-metric",
+            help="What copies are compared by: accuracy, loss, or one of training.metrics.",
+            rich_help_panel=CALIBRATION,
+        ),
+    ] = ACCURACY,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--calibrate-mode",
+            help="Which is better of one of training.metrics.",
+            rich_help_panel=CALIBRATION,
+            **one_of(["min", "max"]),
+        ),
+    ] = None,
     seeds: Annotated[
         int, typer.Option("--calibrate-seeds", help="Trainings of each candidate.", min=1, rich_help_panel=CALIBRATION)
     ] = 3,
@@ -175,8 +194,19 @@ def profile(
         cuts=None if cuts is None else whole_numbers("--calibrate-cuts", cuts),
         bits=whole_numbers("--calibrate-bits", bits),
         on=on,
+        figure=_figure(loaded, metric, mode),
     )
     _profile_pair(loaded, out, repeats, settings if calibrate else None, dry_run=dry_run)
+
+
+def _figure(config: EdgeConfig, metric: str, mode: str | None) -> FollowedFigure:
+    """Return the figure by which copies are judged. Raises ConfigError for one that is not computed."""
+    figure = FollowedFigure.model_validate({"metric": metric, "mode": mode})
+    try:
+        check_figure("--calibrate-metric", figure, config)
+    except ValueError as cause:
+        raise ConfigError(str(cause)) from cause
+    return figure
 
 
 def _profile_pair(

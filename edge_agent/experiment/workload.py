@@ -16,7 +16,7 @@ from edge_agent.experiment.operations import block_operations
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.side_effects import check_side_effects
 from edge_agent.experiment.steady_samples import check_steady
-from edge_agent.improvement_config import ACCURACY, followed
+from edge_agent.improvement_config import followed
 from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
@@ -25,6 +25,7 @@ from shared.model.examples import length_of
 from shared.model.features import FeatureSpecs, specs_of
 from shared.model.inputs import Inputs, InputSpecs, with_length
 from shared.model.spec import TensorSpec
+from shared.registry.metrics import ACCURACY
 from shared.training import block_state
 from shared.training.losses import check_counted, check_label_count, check_labels, label_tensors, narrowed
 from shared.training.optimizers import Grouping, check_optimizer

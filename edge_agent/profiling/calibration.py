@@ -1,4 +1,4 @@
-"""Tolerance of a model: the largest K, and at each cut the least bit width, that keep its accuracy within a budget.
+"""Tolerance of a model: the largest K, and at each cut the least bit width, that keep its score within a budget.
 
 Every question is a training or several, so few are asked, and most of them short. Assumed is that harm is monotone: what
 holds at some K holds at every smaller one, and what holds at some width holds at every larger one. So candidates are halved:
@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Lossiness:
-    """A candidate to train: the fields of a deployment that decide accuracy."""
+    """A candidate to train: the fields of a deployment that decide how good a model gets."""
 
     cut: int
     staleness: int
@@ -39,27 +39,29 @@ class Calibrated:
     min_bits: dict[int, int]
     """The fewest bits within the budget, by cut."""
     baseline: tuple[float, ...]
-    """Accuracies of the whole serial training, one a seed."""
+    """Scores of the whole serial training, one a seed."""
 
 
-Accuracies = Callable[[Lossiness, float], Awaitable[Sequence[float]]]
-"""Trains a candidate with every seed for a share of the full length; the share of samples that each got right."""
+Scores = Callable[[Lossiness, float], Awaitable[Sequence[float]]]
+"""Trains a candidate with every seed for a share of the full length; the score of each, of which more is better."""
 
 
 async def calibrate(
-    accuracies: Accuracies,
+    scores: Scores,
     cuts: Sequence[int],
     most_staleness: int,
     budget: float,
     bit_widths: Sequence[int],
+    *,
+    is_share: bool = False,
 ) -> Calibrated:
-    """Find what keeps within `budget` of the serial training's mean accuracy, a share of 1; `cuts` are not empty.
+    """Find what keeps within `budget` of the serial training's mean score; `cuts` are not empty.
 
-    bit_widths: those to try, rising; the last is float32's.
+    bit_widths: those to try, rising; the last is float32's. is_share: the budget is a share of that mean.
     """
-    judge = _Judge(accuracies, Lossiness(cuts[0], 0, FLOAT32_BITS), budget)
+    judge = _Judge(scores, Lossiness(cuts[0], 0, FLOAT32_BITS), budget, is_share=is_share)
     baseline = tuple(await judge.serial(WHOLE))
-    _warn_of_spread(baseline, budget)
+    _warn_of_spread(baseline, judge.budget_of(baseline))
     staleness, min_bits = most_staleness, dict[int, int]()
     for cut in cuts:
         while cut not in min_bits:
@@ -77,20 +79,24 @@ async def calibrate(
 class _Judge:
     """The judge of whether candidates hold."""
 
-    def __init__(self, accuracies: Accuracies, serial: Lossiness, budget: float) -> None:
-        self._accuracies, self._serial, self._budget = accuracies, serial, budget
+    def __init__(self, scores: Scores, serial: Lossiness, budget: float, *, is_share: bool) -> None:
+        self._scores, self._serial, self._budget, self._is_share = scores, serial, budget, is_share
+
+    def budget_of(self, baseline: Sequence[float]) -> float:
+        """Return what may be lost of the mean of these scores."""
+        return self._budget * (abs(statistics.fmean(baseline)) if self._is_share else 1.0)
 
     async def serial(self, share: float) -> Sequence[float]:
-        """Accuracies of the serial training of this length."""
-        return await self._accuracies(self._serial, share)
+        """Scores of the serial training of this length."""
+        return await self._scores(self._serial, share)
 
     async def holds(self, candidate: Lossiness, share: float) -> bool:
         """Compared with serial trainings of the same length. One that is exact is serial, wherever the cut is."""
         if (candidate.staleness, candidate.bits) == (0, FLOAT32_BITS):
             return True
         baseline = await self.serial(share)
-        allowed = max(self._budget, max(baseline) - min(baseline))
-        lost = statistics.fmean(baseline) - statistics.fmean(await self._accuracies(candidate, share))
+        allowed = max(self.budget_of(baseline), max(baseline) - min(baseline))
+        lost = statistics.fmean(baseline) - statistics.fmean(await self._scores(candidate, share))
         return lost <= allowed + _ROUNDING
 
     async def whole(self, candidate: Lossiness) -> bool:
@@ -148,7 +154,7 @@ def _warn_of_spread(baseline: Sequence[float], budget: float) -> None:
     spread = max(baseline) - min(baseline)
     if spread > budget:
         _log.warning(
-            "serial accuracy differs from seed to seed by more than the budget; more epochs would tell more",
-            spread_points=round(100 * spread, 2),
-            budget_points=round(100 * budget, 2),
+            "the serial training differs from seed to seed by more than the budget; more epochs would tell more",
+            spread=float(f"{spread:.4g}"),
+            budget=float(f"{budget:.4g}"),
         )

@@ -7,7 +7,7 @@ Both compare against samples that are neither trained on nor tested on.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from shared.execution.in_process_session import Batch as CopyBatch
 from shared.execution.split import Scheme
 from shared.registry import codec_of_bits
 from shared.tensor_wire import kinds_of
+from shared.training.metrics import load_metrics
 from shared.training.recipe import Recipe
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -40,8 +41,8 @@ class Copies(Protocol):
         """A few steps of it. Raises IsthmusError."""
         ...
 
-    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> float:
-        """The share of the calibration's samples that a copy gets right after its training.
+    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> Mapping[str, float]:
+        """The figures of a copy after its training, by name, of the calibration's samples.
 
         epochs: of this training. share: its length as a part of a whole one's. Raises IsthmusError.
         """
@@ -65,16 +66,16 @@ class DeviceCopies:
         began, data = time.monotonic(), self._config.data
         async with self._experiment(self._config.training.seed) as experiment:
             loader = experiment.loader
-            step_seconds, judged_seconds = await self._threads.compute.run(
+            step_seconds, judged_seconds, figures = await self._threads.compute.run(
                 lambda: self._copy(experiment, candidate, experiment.recipe).timed(
                     lambda first, stop: _tensors(loader, first, stop), self._batches()
                 )
             )
         batches = -(-len(self._judged) // data.batch_size)
-        timing = CopyTiming(step_seconds, judged_seconds, loader.steps_per_epoch, batches)
+        timing = CopyTiming(step_seconds, judged_seconds, loader.steps_per_epoch, batches, figures)
         return timing.started_within(time.monotonic() - began)
 
-    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> float:
+    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> Mapping[str, float]:
         """An epoch at a time, so that an interruption is heard."""
         async with self._experiment(seed) as experiment:
             loader, compute = experiment.loader, self._threads.compute
@@ -84,8 +85,7 @@ class DeviceCopies:
             for first in range(0, steps, epoch):
                 stop = min(first + epoch, steps)
                 await compute.run(copy.train, first, stop, _tensors(loader, first, stop))
-            right, samples = await compute.run(copy.judge, self._batches())
-        return right / samples
+            return await compute.run(copy.judge, self._batches())
 
     @asynccontextmanager
     async def _experiment(self, seed: int) -> AsyncIterator[Experiment]:
@@ -98,7 +98,8 @@ class DeviceCopies:
 
     def _copy(self, experiment: Experiment, candidate: Lossiness, recipe: Recipe) -> Copy:
         scheme = scheme_of(self._config, candidate)
-        return Copy(experiment.chain, candidate.cut, recipe, scheme, experiment.held.device)
+        metrics = load_metrics(recipe, None)
+        return Copy(experiment.chain, candidate.cut, recipe, scheme, experiment.held.device, metrics)
 
     def _batches(self) -> Iterator[CopyBatch]:
         data = self._config.data
@@ -120,16 +121,18 @@ class TrainerCopies:
         began, recipe = time.monotonic(), self._experiment.recipe
         told = await self._client.time_copy(self._request(candidate, recipe, epochs=1.0, timing_only=True))
         timing = CopyTiming(
-            told.seconds_per_step, told.seconds_per_judged_batch, told.steps_per_epoch, told.judged_batches
+            told.seconds_per_step,
+            told.seconds_per_judged_batch,
+            told.steps_per_epoch,
+            told.judged_batches,
+            tuple(told.figures),
         )
         return timing.started_within(time.monotonic() - began)
 
-    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> float:
+    async def train(self, candidate: Lossiness, seed: int, epochs: float, share: float) -> Mapping[str, float]:
         """See `Copies`."""
         recipe = recipe_of_length(self._experiment.recipe, None, share).model_copy(update={"seed": seed})
-        judged = await self._client.train_copy(self._request(candidate, recipe, epochs))
-        share_right: float = judged.correct / judged.samples
-        return share_right
+        return (await self._client.train_copy(self._request(candidate, recipe, epochs))).figures
 
     def _request(
         self, candidate: Lossiness, recipe: Recipe, epochs: float, *, timing_only: bool = False
@@ -182,7 +185,7 @@ def _calibration_set(config: EdgeConfig) -> Dataset:
     data = config.data
     if data.calibration is None:
         raise ConfigError(
-            "data.calibration is not set; a calibration compares accuracies on samples that are neither trained on "
+            "data.calibration is not set; a calibration compares copies on samples that are neither trained on "
             "(data.train) nor tested on (data.test)"
         )
     for key, other in (("data.train", data.train), ("data.test", data.test)):

@@ -4,16 +4,18 @@ Each training is written down when it ends, so that a calibration that was inter
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import structlog
 import xxhash
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.building import Experiment
+from edge_agent.improvement_config import FollowedFigure
 from edge_agent.planning.measurements import FLOAT32_BITS
 from edge_agent.planning.profile import Profile
 from edge_agent.profiling.calibrate_on import CalibrateOn
@@ -28,13 +30,17 @@ from edge_agent.profiling.calibration_copies import Copies
 from edge_agent.profiling.events import CopyTrained, Estimated
 from edge_agent.profiling.profile_parts import Part, PartFile
 from shared.config import Section
-from shared.errors import ConfigError
+from shared.errors import ConfigError, ProtocolError
 from shared.events import Emit
 from shared.execution.copy_training import CopyTiming
 from shared.registry import bit_widths as codec_bit_widths
+from shared.registry.metrics import ACCURACY
 
 _log = structlog.get_logger(__name__)
 _TIMED_BITS = 8
+_OF_ACCURACY = FollowedFigure(metric=ACCURACY)
+_WORST = -1e300
+"""Score of a copy whose figure is no finite number."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class CalibrationSettings:
     """The questions of a calibration, and the effort that may be spent on the answers."""
 
     budget_points: float = 1.0
-    """Accuracy that may be lost, in points of 100."""
+    """Accuracy that may be lost, in points of 100; of another figure, per cent of the serial training's."""
     epochs: int = 5
     """The length of a whole training, which its schedule fits; most trainings stop at half of it or before."""
     seeds: int = 3
@@ -55,6 +61,8 @@ class CalibrationSettings:
     """Widths to try; float32 is taken where none of them holds."""
     on: CalibrateOn = CalibrateOn.DEVICE
     """Side that trains the copies, and so the samples that it trains on."""
+    figure: FollowedFigure = _OF_ACCURACY
+    """Figure by which copies are judged."""
 
 
 class Training(Section):
@@ -66,8 +74,8 @@ class Training(Section):
     seed: int
     share: PositiveFloat = Field(le=WHOLE)
     """Its length as a part of a whole training's."""
-    accuracy: NonNegativeFloat = Field(le=1.0)
-    """Share of the samples that it got right."""
+    value: float | None
+    """Figure of the samples by which it was judged; None for no finite number."""
 
 
 class Trainings(Part):
@@ -107,9 +115,15 @@ class Calibration:
         shares = usual_shares(len(cuts), settings.most_staleness, widths)
         self._expected = settings.seeds * len(shares)
         timing = await self._copies.time(Lossiness(cuts[len(cuts) // 2], settings.most_staleness, _TIMED_BITS))
+        if (name := settings.figure.metric) not in timing.figures:
+            raise ConfigError(
+                f"the calibration compares {name!r}, which this model and training.loss {self._config.training.loss.name!r} do "
+                f"not have; choose --calibrate-metric of {_listed(timing.figures)}"
+            )
         self._emit(Estimated(estimate(timing, shares, cuts, settings, self._copies.where)))
         budget = settings.budget_points / 100
-        found = await calibrate(self._accuracies, cuts, settings.most_staleness, budget, widths)
+        is_share = name != ACCURACY
+        found = await calibrate(self._scores, cuts, settings.most_staleness, budget, widths, is_share=is_share)
         done = len(self._trainings.done)
         self._emit(CopyTrained(done, done))
         return calibrated(profile, found, settings, self._trainings.done)
@@ -120,26 +134,36 @@ class Calibration:
         sections = (config.model, config.data, config.training, config.compute)
         of = config.deployment
         deployment = (of.backward, of.staleness_correction, of.feedback, of.first_codec)
-        on = (self._settings.on, *_place(config, self._settings.on))
+        on = (self._settings.on, *_place(config, self._settings.on), self._settings.figure.metric)
         parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs, on)
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())
 
-    async def _accuracies(self, candidate: Lossiness, share: float) -> Sequence[float]:
-        first = self._config.training.seed
-        return [await self._accuracy(candidate, share, seed) for seed in range(first, first + self._settings.seeds)]
+    async def _scores(self, candidate: Lossiness, share: float) -> Sequence[float]:
+        first, seeds = self._config.training.seed, self._settings.seeds
+        values = [await self._value(candidate, share, seed) for seed in range(first, first + seeds)]
+        sign = -1.0 if self._settings.figure.falls else 1.0
+        return [_WORST if value is None else sign * value for value in values]
 
-    async def _accuracy(self, candidate: Lossiness, share: float, seed: int) -> float:
+    async def _value(self, candidate: Lossiness, share: float, seed: int) -> float | None:
         asked = {**asdict(candidate), "seed": seed, "share": share}
         for training in self._trainings.done:
-            if training.model_dump(exclude={"accuracy"}) == asked:
-                return training.accuracy
-        accuracy = await self._copies.train(candidate, seed, share * self._settings.epochs, share)
-        _log.info("calibration: a copy was trained", **asked, accuracy=round(accuracy, 4))
-        done = (*self._trainings.done, Training(**asked, accuracy=accuracy))
+            if training.model_dump(exclude={"value"}) == asked:
+                return training.value
+        name = self._settings.figure.metric
+        figures = await self._copies.train(candidate, seed, share * self._settings.epochs, share)
+        if name not in figures:
+            raise ProtocolError(f"a copy was judged without {name!r}, which its timing named")
+        value = figures[name] if math.isfinite(figures[name]) else None
+        if value is None and (candidate.staleness, candidate.bits) == (0, FLOAT32_BITS):
+            raise ConfigError(
+                f"the {name} of a serial training is no finite number, so there is nothing to compare with"
+            )
+        _log.info("calibration: a copy was trained", **asked, **{name: value})
+        done = (*self._trainings.done, Training(**asked, value=value))
         self._trainings = self._trainings.model_copy(update={"done": done})
         await asyncio.to_thread(self._file.save, self._trainings)
         self._emit(CopyTrained(len(done), max(self._expected, len(done))))
-        return accuracy
+        return value
 
 
 def wanted_cuts(experiment: Experiment, settings: CalibrationSettings) -> Sequence[int]:
@@ -188,8 +212,9 @@ def calibrated(
         "on": settings.on.value,
         "budget_points": settings.budget_points,
         "epochs": settings.epochs,
-        "serial_accuracy": list(found.baseline),
-        "serial_spread_points": 100 * spread,
+        "metric": settings.figure.metric,
+        "serial": [-score if settings.figure.falls else score for score in found.baseline],
+        "serial_spread": spread,
         "trainings": [training.model_dump() for training in trainings],
     }
     return replace(
@@ -212,5 +237,5 @@ def _span(seconds: float) -> str:
     return f"{seconds:.2g} s"
 
 
-def _listed(cuts: Sequence[int]) -> str:
-    return ", ".join(map(str, cuts)) or "none"
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values)) or "none"

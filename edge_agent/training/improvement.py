@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from edge_agent.improvement_config import ACCURACY, LOSS, EarlyStopConfig, FollowedFigure
+from edge_agent.improvement_config import EarlyStopConfig, FollowedFigure
 from edge_agent.training.history import HistoryRow
 from shared.bounds import MOST_RATE_DROPS
+from shared.registry.metrics import ACCURACY, LOSS
 from shared.training.recipe import ScheduleConfig
 
 

@@ -12,12 +12,15 @@ from google.protobuf.message import Message
 from shared.bounds import MOST_WORKERS, is_duration, is_rate, is_session_id, is_step, is_term, is_ticket, is_worker
 from shared.checkpoint import MAX_NAMED
 from shared.errors import ProtocolError, one_line
+from shared.registry.metrics import MOST_METRICS
 from shared.training.step_seconds import StepSeconds
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 _SHOWN = 40
+_MOST_FIGURES = MOST_METRICS + 2
+"""Metrics, loss and accuracy."""
 """Largest number of characters of a wrong value that an error shows."""
 
 
@@ -106,16 +109,13 @@ class AnswerJudge:
         self._demand(call, "seconds_per_step", told.seconds_per_step, lambda seconds: seconds > 0, "above 0")
         self._demand(call, "steps_per_epoch", told.steps_per_epoch, _is_some, "1 or more steps that a run can have")
         self._demand(call, "judged_batches", told.judged_batches, is_step, "as many as a run can have steps")
+        self._few(call, "figures", told.figures, _MOST_FIGURES)
         return told
 
     def copy_judged(self, answer: pb.TrainCopyResponse) -> pb.CopyJudged:
-        """Judge the count of samples that a copy gets right."""
-        judged = answer.judged
-        self._demand("TrainCopy", "samples", judged.samples, _is_some, "1 or more")
-        self._demand(
-            "TrainCopy", "correct", judged.correct, lambda right: right <= judged.samples, f"{judged.samples} or less"
-        )
-        return judged
+        """Judge the figures of a copy; their values may be any."""
+        self._few("TrainCopy", "figures", list(answer.judged.figures), _MOST_FIGURES)
+        return answer.judged
 
     def _few(self, call: str, field: str, values: Sequence[object], most: int) -> None:
         self._demand(call, f"count of {field}", len(values), lambda count: count <= most, f"{most} or less")

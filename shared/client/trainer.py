@@ -142,7 +142,7 @@ class TrainerClient:
         return self._judge.copy_timed(await self._train_copy(request))
 
     async def train_copy(self, request: pb.TrainCopyRequest) -> pb.CopyJudged:
-        """Count the samples that a copy gets right after its training; see `TrainerService.TrainCopy`."""
+        """Judge a copy after its training; see `TrainerService.TrainCopy`."""
         return self._judge.copy_judged(await self._train_copy(request))
 
     async def _train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:

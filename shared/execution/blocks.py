@@ -71,7 +71,8 @@ class PlacedBlocks:
         """Features that are kept here, where the worker's program recalls any."""
         self.feedback = method.feedback
         self._head = method.head
-        self._tally = tally
+        self.tally = tally
+        """Metrics that count the samples whose loss is computed here, no more."""
         self._judges_alone = len(placement.holders(placement.blocks - 1)) == 1
         self.judged: Judged | None = None
         """Result of the metrics here, once the last step of the evaluation is judged."""
@@ -150,12 +151,12 @@ class PlacedBlocks:
         """The loss alone; metrics count the samples."""
         labels = tuple(map(widened, labels))
         with self._computing_loss(outputs, labels):
-            return self._head.evaluate(outputs, labels, self._tally)
+            return self._head.evaluate(outputs, labels, self.tally)
 
     def note_judged(self, step: int) -> None:
         """All samples of a step of the evaluation have their loss that have it computed here, and those of the steps before."""
-        if self._tally is not None and step == self._tally.last_step:
-            self.judged = self._tally.judged(alone=self._judges_alone)
+        if self.tally is not None and step == self.tally.last_step:
+            self.judged = self.tally.judged(alone=self._judges_alone)
 
     @contextmanager
     def _computing_loss(self, outputs: Features, labels: Features) -> Iterator[None]:

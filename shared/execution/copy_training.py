@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from shared.codec import seed_stochastic_rounding
-from shared.errors import ConfigError
 from shared.execution.in_process_session import Batch
 from shared.execution.split import Scheme, split_session
 from shared.model.chain import Chain
 from shared.model.random_state import derive_seed
+from shared.registry.metrics import ACCURACY, LOSS
+from shared.training.metrics import Metrics
 from shared.training.recipe import Recipe
 
 WARM_UP_STEPS = 2
@@ -33,6 +34,8 @@ class CopyTiming:
     seconds_per_judged_batch: float
     steps_per_epoch: int
     judged_batches: int
+    figures: tuple[str, ...]
+    """Names of the figures by which a copy is judged."""
     start_seconds: float = 0.0
     """From being asked to the first step, and from the last answer to being free again."""
 
@@ -57,27 +60,40 @@ def steps_of(epochs: float, steps_per_epoch: int) -> int:
 class Copy:
     """A copy that is trained as a scheme says. The chain's blocks are trained in place."""
 
-    def __init__(self, chain: Chain, cut: int, recipe: Recipe, scheme: Scheme, device: torch.device) -> None:
-        self._recipe = recipe
+    def __init__(
+        self,
+        chain: Chain,
+        cut: int,
+        recipe: Recipe,
+        scheme: Scheme,
+        device: torch.device,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """metrics: of the recipe, as they are loaded here."""
+        self._metrics = metrics
         self._session = split_session(chain, (cut,), recipe, scheme, device)
         seed_stochastic_rounding(derive_seed(recipe.seed, "codecs"))
 
     def train(self, first_step: int, stop_step: int, batches: Batches) -> None:
-        """Do these steps and drain, as an epoch's end does. Raises ConfigError where the loss counts no right answers."""
-        losses = self._session.train(first_step, stop_step, iter(batches))
-        if losses[-1].correct is None:
-            raise ConfigError(
-                "a calibration compares accuracies; it needs class numbers as labels and one output a class, which "
-                f"this model and training.loss {self._recipe.loss.name!r} do not have"
-            )
+        """Do these steps and drain, as an epoch's end does."""
+        self._session.train(first_step, stop_step, iter(batches))
 
-    def judge(self, batches: Batches) -> tuple[int, int]:
-        """Count the right samples, and all samples."""
-        losses = [self._session.evaluate(inputs, labels) for inputs, labels in batches]
-        return sum(loss.correct or 0 for loss in losses), sum(loss.samples for loss in losses)
+    def judge(self, batches: Batches) -> dict[str, float]:
+        """Return the figures of an evaluation by name: loss, accuracy where the loss is of classes, and the metrics."""
+        tally = None if self._metrics is None else self._metrics.tally(0)
+        losses = [self._session.evaluate(inputs, labels, tally) for inputs, labels in batches]
+        samples = sum(loss.samples for loss in losses)
+        figures = {LOSS: sum(loss.loss * loss.samples for loss in losses) / samples}
+        if all(loss.correct is not None for loss in losses):
+            figures[ACCURACY] = sum(loss.correct or 0 for loss in losses) / samples
+        if self._metrics is not None and tally is not None:
+            figures |= self._metrics.shown(tally.values())
+        return figures
 
-    def timed(self, batches: Callable[[int, int], Batches], judged: Iterator[Batch]) -> tuple[float, float]:
-        """Mean seconds of a step, and of a batch that is judged, reading included.
+    def timed(
+        self, batches: Callable[[int, int], Batches], judged: Iterator[Batch]
+    ) -> tuple[float, float, tuple[str, ...]]:
+        """Mean seconds of a step, and of a batch that is judged, reading included; and the names of the figures.
 
         batches: those of the steps from one to another.
         """
@@ -86,8 +102,8 @@ class Copy:
         began = time.monotonic()
         self.train(WARM_UP_STEPS, stop_step, batches(WARM_UP_STEPS, stop_step))
         trained = time.monotonic()
-        count = 0
+        count, figures = 0, dict[str, float]()
         for batch in itertools.islice(judged, TIMED_STEPS):
-            self.judge([batch])
+            figures = self.judge([batch])
             count += 1
-        return (trained - began) / TIMED_STEPS, (time.monotonic() - trained) / count
+        return (trained - began) / TIMED_STEPS, (time.monotonic() - trained) / count, tuple(figures)

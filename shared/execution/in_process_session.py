@@ -42,6 +42,7 @@ from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.loss_scale import LossScale
 from shared.training.losses import BatchLabels, BatchLoss, counts_of, label_tensors, whole_loss
+from shared.training.metrics import Tally
 from shared.training.recipe import Recipe
 
 Batch = tuple[Inputs, BatchLabels]
@@ -124,6 +125,7 @@ class InProcessSession:
         plans = PlacementPlan.of(placement, self._model)
         self._samples_ahead = plans.training.samples_ahead
         blocks = {name: PlacedBlocks(self._held[name], plans.training, name, method) for name in placement.workers}
+        self._blocks = blocks
         self._windows = {name: Window(plans.training, name) for name in placement.workers}
         self._steps = {name: StepScheduler(window, blocks[name]) for name, window in self._windows.items()}
         self._judging = {name: Window(plans.evaluation, name) for name in placement.workers}
@@ -250,8 +252,10 @@ class InProcessSession:
         losses, self._losses = self._losses, {}
         return losses
 
-    def evaluate(self, inputs: Inputs, labels: BatchLabels) -> BatchLoss:
-        """The loss of one batch as deployed: features go through their codecs."""
+    def evaluate(self, inputs: Inputs, labels: BatchLabels, tally: Tally | None = None) -> BatchLoss:
+        """The loss of one batch as deployed: features go through their codecs. tally: counts it for metrics."""
+        for blocks in self._blocks.values():
+            blocks.tally = tally
         _move(self._judging, 0)
         under_way = deque[Parcel]()
         for worker in self._sources:

@@ -20,6 +20,8 @@ METRICS = {
 }
 """The class of each, as `package.module:name`. It is made with the labels that the loss takes."""
 MOST_METRICS = 16
+LOSS, ACCURACY = "loss", "accuracy"
+"""Figures of every evaluation, the second where the loss is of classes."""
 _OF_EVALUATIONS = {"loss", "accuracy", "test_loss", "metrics"}
 _OF_STEPS = {"step", "epoch", "samples", "train_loss", "learning_rate", "edge_blocks", "staleness", "bits", "seconds"}
 TAKEN = _OF_EVALUATIONS | _OF_STEPS | {"bytes_up", "bytes_down", "samples_per_second"}

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import statistics
+from dataclasses import replace
 
 import pytest
 
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
+from edge_agent.improvement_config import FollowedFigure
 from edge_agent.planning import Rates, SearchSpace, greedy, load_profile
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from edge_agent.profiling.calibration import Lossiness
@@ -47,12 +49,12 @@ async def test_a_network_is_calibrated_at_one_cut_and_a_plan_keeps_to_it(tmp_pat
     assert [done for done, _ in seen[:-1]] == list(range(1, len(calibration["trainings"]) + 1))
     assert sum("calibrating at the cuts" in event.line for event in said) == 1
 
-    means, serial = {}, statistics.fmean(calibration["serial_accuracy"])
+    means, serial = {}, statistics.fmean(calibration["serial"])
     for training in calibration["trainings"]:
         if training["share"] == 1.0:
-            means.setdefault((training["staleness"], training["bits"]), []).append(training["accuracy"])
+            means.setdefault((training["staleness"], training["bits"]), []).append(training["value"])
     lost = {key: serial - statistics.fmean(accuracies) for key, accuracies in means.items()}
-    allowed = max(0.02, calibration["serial_spread_points"] / 100)
+    allowed = max(0.02, calibration["serial_spread"])
     assert serial > 0.3, "it learns, so that there is something to lose"
     assert lost[profile.max_staleness, bits] <= allowed + 1e-9
 
@@ -71,7 +73,7 @@ async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_t
         await profile_pair(config, path, 2, emit, calibration=settings)
     calibration = json.loads(path.read_text())["remarks"]["calibration"]
     assert calibration["on"] == "trainer"
-    assert calibration["serial_accuracy"][0] > 0.3, "it learns"
+    assert calibration["serial"][0] > 0.3, "it learns"
     assert load_profile(path).min_bits[2] is not None
     *_, sentence = said
     assert "on the trainer takes about" in sentence
@@ -79,17 +81,50 @@ async def test_the_trainer_calibrates_on_its_operators_samples_and_never_reads_t
 
 
 @pytest.mark.full
-async def test_both_places_train_the_same_copy_to_the_same_accuracy():
-    """One set of samples, one seed: the trainings on both sides differ by a few samples at most."""
-    candidate = Lossiness(2, 1, 8)
+@pytest.mark.parametrize("metrics", ['["top5", "tests.support.told:hits"]'])
+async def test_both_places_train_the_same_copy_to_the_same_figures(metrics):
+    """One set of samples, one seed."""
+    candidate, names = Lossiness(2, 1, 8), {"loss", "accuracy", "top5", "tests.support.told:hits"}
+    flags = [*NETWORK, *DATA, f"data.test={DIGITS % 'train'}", f"training.metrics={metrics}"]
     async with running_trainer(*STAND_IN) as server:
-        config = edge_config(*NETWORK, *DATA, f"trainer.address={server.address}")
+        config = edge_config(*flags, f"trainer.address={server.address}")
         experiment = Experiment(config)
         with AgentThreads.started() as threads:
-            here = await DeviceCopies(experiment, threads).train(candidate, 0, 1.0, 1.0)
+            copies = DeviceCopies(experiment, threads)
+            here = await copies.train(candidate, 0, 1.0, 1.0)
+            assert set((await copies.time(candidate)).figures) == names
         async with TrainerClient(config.trainer, config.link) as client:
-            there = await TrainerCopies(experiment, client).train(candidate, 0, 1.0, 1.0)
-    assert here == there
+            copies = TrainerCopies(experiment, client)
+            assert set((await copies.time(candidate)).figures) == names
+            there = await copies.train(candidate, 0, 1.0, 1.0)
+    assert dict(there) == here
+    assert here.keys() == names
+    assert here["tests.support.told:hits"] == pytest.approx(here["accuracy"])
+
+
+async def test_a_regression_is_calibrated_by_its_loss(tmp_path):
+    """Its samples have no classes, so nothing of it was calibrated by accuracy."""
+    path = tmp_path / "profile.json"
+    regression = [
+        'model.factory="shared.model.zoo:mlp"',
+        "model.kwargs={depth=3}",
+        "training.loss=mse",
+        'data.train={factory="tests.support.samples:OneHotDigits"}',
+        'data.calibration={factory="tests.support.samples:OneHotDigits", kwargs={split="test"}}',
+    ]
+    settings = CalibrationSettings(5.0, 1, 1, 1, cuts=(1,), bits=(8,), figure=FollowedFigure(metric="loss"))
+    by_accuracy = replace(settings, figure=FollowedFigure(metric="accuracy"))
+    async with running_trainer() as server:
+        config = edge_config(*regression, f"trainer.address={server.address}")
+        with pytest.raises(
+            ConfigError, match=r"compares 'accuracy', .* 'mse' do not have; choose --calibrate-metric of loss"
+        ):
+            await profile_pair(config, path, 2, calibration=by_accuracy)
+        await profile_pair(config, path, 2, calibration=settings)
+    calibration = json.loads(path.read_text())["remarks"]["calibration"]
+    assert calibration["metric"] == "loss"
+    assert calibration["serial"][0] > 0
+    assert load_profile(path).min_bits[1] is not None
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_process_that_may_not_change_its_priority_trains_all_the_same(tmp_path
         command, input=order.model_dump_json(), env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["judged"]["samples"] == 360
+    assert json.loads(done.stdout.splitlines()[-1])["judged"]["figures"].keys() == {"loss", "accuracy"}
 
 
 def report_of(request, *stand_in):
@@ -76,7 +76,7 @@ def named_request():
     class Client:
         async def train_copy(self, request):
             sent.append(request)
-            return pb.CopyJudged(samples=1, correct=1)
+            return pb.CopyJudged(figures={"accuracy": 1.0})
 
     copies = TrainerCopies(experiment, cast(TrainerClient, Client()))
     asyncio.run(copies.train(Lossiness(cut=1, staleness=2, bits=8), 0, 0.5, 1.0))
@@ -85,7 +85,7 @@ def named_request():
 
 @pytest.mark.slow
 def test_inputs_with_names_are_those_of_the_operators_samples():
-    assert report_of(named_request(), *sentences("Masked"))["judged"]["samples"] == 40
+    assert report_of(named_request(), *sentences("Masked"))["judged"]["figures"].keys() == {"loss", "accuracy"}
 
 
 @pytest.mark.slow

@@ -1928,25 +1928,43 @@ Global___TrainCopyResponse: _TypeAlias = TrainCopyResponse  # noqa: Y015
 
 @_typing.final
 class CopyJudged(_message.Message):
-    """What a trained copy gets right."""
+    """How good a trained copy is."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SAMPLES_FIELD_NUMBER: _builtins.int
-    CORRECT_FIELD_NUMBER: _builtins.int
-    samples: _builtins.int
-    """Samples that were judged."""
-    correct: _builtins.int
-    """Those of them whose label was the largest output."""
+    @_typing.final
+    class FiguresEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    FIGURES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def figures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Figures of the operator's test set by their names: loss, accuracy where the loss is of classes, and the recipe's metrics."""
+
     def __init__(
         self,
         *,
-        samples: _builtins.int = ...,
-        correct: _builtins.int = ...,
+        figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "samples", b"samples"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1962,6 +1980,7 @@ class CopyTiming(_message.Message):
     SECONDS_PER_JUDGED_BATCH_FIELD_NUMBER: _builtins.int
     STEPS_PER_EPOCH_FIELD_NUMBER: _builtins.int
     JUDGED_BATCHES_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
     seconds_per_step: _builtins.float
     """Mean seconds of a step."""
     seconds_per_judged_batch: _builtins.float
@@ -1970,6 +1989,10 @@ class CopyTiming(_message.Message):
     """Steps that see each sample of the operator's training set once."""
     judged_batches: _builtins.int
     """Batches that the operator's test set makes."""
+    @_builtins.property
+    def figures(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the figures by which a copy is judged."""
+
     def __init__(
         self,
         *,
@@ -1977,10 +2000,11 @@ class CopyTiming(_message.Message):
         seconds_per_judged_batch: _builtins.float = ...,
         steps_per_epoch: _builtins.int = ...,
         judged_batches: _builtins.int = ...,
+        figures: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["judged_batches", b"judged_batches", "seconds_per_judged_batch", b"seconds_per_judged_batch", "seconds_per_step", b"seconds_per_step", "steps_per_epoch", b"steps_per_epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["figures", b"figures", "judged_batches", b"judged_batches", "seconds_per_judged_batch", b"seconds_per_judged_batch", "seconds_per_step", b"seconds_per_step", "steps_per_epoch", b"steps_per_epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.building import Experiment
+from edge_agent.improvement_config import FollowedFigure
 from edge_agent.main import main
 from edge_agent.planning import Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json
 from edge_agent.profiling.calibration import WHOLE, Lossiness, calibrate, usual_shares
@@ -119,7 +120,7 @@ def test_a_loss_within_the_spread_of_seeds_is_none_and_is_reported():
 
     with capture_logs() as logs:
         assert searched(harm, cuts=[1], baseline=(0.92, 0.88, 0.9))[0].min_bits == {1: 8}
-    assert [entry["spread_points"] for entry in logs] == [4.0]
+    assert [entry["spread"] for entry in logs] == [0.04]
     with capture_logs() as logs:
         assert searched(harm, cuts=[1], baseline=(0.9, 0.9, 0.9))[0].min_bits == {1: 32}
     assert logs == []
@@ -137,16 +138,16 @@ CALIBRATED = calibrated(
     small_profile(max_staleness=5),
     searched(lambda candidate: 0.5 * (candidate.staleness > 2 or candidate.bits < 4), cuts=[2])[0],
     CalibrationSettings(cuts=(2,)),
-    [Training(cut=2, staleness=0, bits=32, seed=0, share=1.0, accuracy=0.9)],
+    [Training(cut=2, staleness=0, bits=32, seed=0, share=1.0, value=0.9)],
 )
 
 
 def test_the_findings_are_written_to_the_file_and_read_again():
     mapping = json.loads(profile_to_json(CALIBRATED))
     assert (mapping["min_bits"], mapping["max_staleness"]) == ([None, None, 4, None, 32], 2)
-    assert mapping["remarks"]["calibration"]["serial_accuracy"] == [0.9, 0.9]
+    assert mapping["remarks"]["calibration"]["serial"] == [0.9, 0.9]
     assert mapping["remarks"]["calibration"]["trainings"] == [
-        {"cut": 2, "staleness": 0, "bits": 32, "seed": 0, "share": 1.0, "accuracy": 0.9}
+        {"cut": 2, "staleness": 0, "bits": 32, "seed": 0, "share": 1.0, "value": 0.9}
     ]
     assert profile_to_json(parse_profile(mapping, "p.json")) == profile_to_json(CALIBRATED)
 
@@ -187,18 +188,26 @@ class MadeUp:
 
     where = "in a test"
 
-    def __init__(self, battery=None):
+    def __init__(self, battery=None, figures=None):
+        """figures: of a copy with few bits, and of any other, by name."""
         self.trained, self.battery = [], battery
+        self.figures = figures or {"accuracy": (0.8, 0.9)}
 
     async def time(self, _candidate):
-        return CopyTiming(seconds_per_step=0.5, seconds_per_judged_batch=0.25, steps_per_epoch=40, judged_batches=8)
+        return CopyTiming(
+            seconds_per_step=0.5,
+            seconds_per_judged_batch=0.25,
+            steps_per_epoch=40,
+            judged_batches=8,
+            figures=tuple(self.figures),
+        )
 
     async def train(self, candidate, seed, epochs, share):
         if len(self.trained) == self.battery:
             raise RuntimeError("the battery is empty")
         self.trained.append((candidate, seed, share))
         assert epochs == 5 * share
-        return 0.9 - 0.1 * (candidate.bits < 4)
+        return {name: few if candidate.bits < 4 else many for name, (few, many) in self.figures.items()}
 
 
 def calibration(path, settings, *flags, copies=None, emit=ignore):
@@ -230,6 +239,41 @@ async def test_trainings_before_an_interruption_are_not_repeated(tmp_path):
     assert set(trained) <= set(changed.trained), "of another experiment nothing is known"
 
 
+@pytest.mark.parametrize(
+    ("figure", "values", "least"),
+    [
+        ({"metric": "loss"}, (0.51, 0.5), 4),
+        ({"metric": "loss"}, (0.504, 0.5), 2),
+        ({"metric": "mae", "mode": "min"}, (51.0, 50.0), 4),
+        ({"metric": "r2", "mode": "max"}, (0.97, 0.99), 4),
+        ({"metric": "r2", "mode": "max"}, (0.985, 0.99), 2),
+        ({"metric": "loss"}, (float("nan"), 0.5), 4),
+        ({"metric": "r2", "mode": "max"}, (float("inf"), 0.5), 4),
+    ],
+)
+async def test_of_any_other_figure_the_budget_is_per_cent_of_the_serial_training(figure, values, least, tmp_path):
+    copies = MadeUp(figures={figure["metric"]: values, "accuracy": (0.1, 0.9)})
+    settings = CalibrationSettings(1.0, seeds=2, most_staleness=0, figure=FollowedFigure(**figure))
+    made = await calibration(tmp_path / "t", settings, copies=copies).of(THREE_BLOCKS)
+    assert made.min_bits == (None, least, least, 32)
+    assert made.remarks["calibration"]["serial"] == [values[1]] * 2
+    assert made.remarks["calibration"]["metric"] == figure["metric"]
+
+
+async def test_a_serial_training_without_a_number_is_nothing_to_compare_with(tmp_path):
+    copies = MadeUp(figures={"loss": (float("nan"), float("nan"))})
+    settings = CalibrationSettings(seeds=2, figure=FollowedFigure(metric="loss"))
+    with pytest.raises(ConfigError, match="is no finite number, so there is nothing to compare with"):
+        await calibration(tmp_path / "t", settings, copies=copies).of(THREE_BLOCKS)
+
+
+async def test_a_figure_that_the_copies_do_not_have_is_named_before_one_is_trained(tmp_path):
+    copies = MadeUp(figures={"loss": (1.0, 1.0)})
+    with pytest.raises(ConfigError, match=r"compares 'accuracy', .* choose --calibrate-metric of loss"):
+        await calibration(tmp_path / "t", CalibrationSettings(), copies=copies).of(THREE_BLOCKS)
+    assert copies.trained == []
+
+
 async def test_the_estimated_time_is_shown_before_the_first_training(tmp_path):
     copies, said = MadeUp(), []
     emit = emit_to({Estimated: lambda event: said.append((event.line, len(copies.trained)))})
@@ -249,7 +293,9 @@ def test_the_estimate_counts_the_trainings_if_no_short_training_misleads(cuts, m
 
 
 def test_the_estimate_is_the_time_of_every_training_and_of_its_judging():
-    timing = CopyTiming(seconds_per_step=0.5, seconds_per_judged_batch=1.0, steps_per_epoch=160, judged_batches=20)
+    timing = CopyTiming(
+        seconds_per_step=0.5, seconds_per_judged_batch=1.0, steps_per_epoch=160, judged_batches=20, figures=()
+    )
     settings = CalibrationSettings(epochs=2, seeds=3)
     assert "takes about 19 min:" in estimate(timing, [1.0, 0.5, 0.5], [1], settings, "here")
 
@@ -288,14 +334,16 @@ async def test_cuts_that_were_skipped_are_not_calibrated(tmp_path):
         await made.of(small_profile(edge_seconds=(None, None, 2.0, 3.0, 5.0)))
 
 
-async def test_labels_that_are_no_classes_are_refused_in_words():
+async def test_copies_of_a_regression_have_its_loss_and_its_metrics():
     one_hot = '{factory="tests.support.samples:OneHotDigits"'
-    flags = [*MLP, "training.loss=mse", f"data.train={one_hot}}}"]
-    flags += [f'data.calibration={one_hot}, kwargs={{split="test"}}}}']
+    test = f'{one_hot}, kwargs={{split="test"}}}}'
+    flags = [*MLP, "training.loss=mse", *(f"data.{key}={one_hot}}}" for key in ("train", "test"))]
+    flags.append(f"data.calibration={test}")
     with AgentThreads.started() as threads:
-        copies = DeviceCopies(Experiment(edge_config(*flags)), threads)
-        with pytest.raises(ConfigError, match="class numbers as labels"):
-            await copies.train(Lossiness(1, 0, 32), seed=0, epochs=1, share=1.0)
+        experiment = Experiment(edge_config(*flags, 'training.metrics=["mae"]'))
+        figures = await DeviceCopies(experiment, threads).train(Lossiness(1, 0, 32), seed=0, epochs=1, share=1.0)
+    assert figures.keys() == {"loss", "mae"}
+    assert 0 < figures["loss"] < figures["mae"] < 1, "an output is less than 1 from its label"
 
 
 async def test_the_samples_to_judge_by_are_collated_as_those_to_train_on():
@@ -310,7 +358,8 @@ async def test_the_samples_to_judge_by_are_collated_as_those_to_train_on():
     ]
     with AgentThreads.started() as threads:
         copies = DeviceCopies(Experiment(edge_config(*flags)), threads)
-        assert 0 <= await copies.train(Lossiness(2, 0, 32), seed=0, epochs=1, share=1.0) <= 1
+        figures = await copies.train(Lossiness(2, 0, 32), seed=0, epochs=1, share=1.0)
+    assert 0 <= figures["accuracy"] <= 1
 
 
 @pytest.mark.parametrize(
@@ -322,6 +371,7 @@ async def test_the_samples_to_judge_by_are_collated_as_those_to_train_on():
             ["--calibrate", "--calibrate-bits=9"],
             "the bits to calibrate are 9, 32; there are 1, 2, 3, 4, 5, 6, 7, 8, 16, 32",
         ),
+        (["--calibrate", "--calibrate-metric=f1"], '--calibrate-metric is "f1", which is not computed; choose one of'),
         (["--on=trainer"], "--on trainer says who trains copies; it goes with --calibrate"),
     ],
 )
