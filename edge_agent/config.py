@@ -20,6 +20,7 @@ from edge_agent.group_config import GroupSection, check_group
 from edge_agent.improvement_config import check_followed
 from edge_agent.placement_config import PlacementSection, check_workers
 from edge_agent.planner_names import DEFAULT_BITS
+from edge_agent.reader_names import READERS
 from edge_agent.training_config import TrainingConfig
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
 from shared.client.config import ClientTlsConfig, NamedTrainerConfig, TrainerAddressConfig
@@ -63,9 +64,26 @@ class ModelConfig(Section):
 
 class DatasetConfig(Section):
     factory: FactoryName
-    """Factory of the dataset: it returns an object with a length whose items are (input, label)."""
+    """Factory of the dataset: it returns an object with a length whose items are (input, label). A reader has a shorter form:
+    `{ image_folder = "photos/train", size = 32 }`, `{ table = "readings.csv", label = "class" }`, `{ text = "reviews.csv",
+    length = 64 }` or `{ arrays = "x.npz" }`."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the factory. Neither they nor the data leave this machine."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_reader_is_a_factory(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "factory" in values:
+            return values
+        for name, reader in READERS.items():
+            if name in values:
+                given = {"path": values[name], **{key: value for key, value in values.items() if key != name}}
+                if unknown := [key for key in given if key not in ("path", *reader.keys)]:
+                    raise ValueError(f"{name} has no key {unknown[0]}; it has {', '.join(reader.keys)}")
+                return {"factory": reader.factory, "kwargs": given}
+        if set(values) - {"kwargs"}:
+            raise ValueError(f"it names neither a factory nor a reader; readers are {', '.join(READERS)}")
+        return values
 
 
 def _digits(split: str) -> DatasetConfig:

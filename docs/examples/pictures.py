@@ -1,25 +1,6 @@
 from collections import OrderedDict
-from pathlib import Path
 
-import numpy as np
-from PIL import Image
 from torch import nn
-
-
-class Pictures:
-    """Grey pictures of one size, in a folder for each class."""
-
-    def __init__(self, folder):
-        self.files = sorted(Path(folder).glob("*/*.png"))
-        self.classes = sorted({file.parent.name for file in self.files})
-
-    def __len__(self):
-        return len(self.files)
-
-    def __getitem__(self, index):
-        file = self.files[index]
-        pixels = np.array(Image.open(file).convert("L"), dtype=np.float32)
-        return pixels[None] / 128 - 1, self.classes.index(file.parent.name)
 
 
 def layer(channels, more, *then):

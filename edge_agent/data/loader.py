@@ -91,7 +91,7 @@ class BatchLoader:
         order: of the samples, by a function of the user's own; None draws it.
         Raises DataError for a dataset without length or items, or too small for one step.
         """
-        self._samples = _sample_count(dataset)
+        self._samples = _sample_count(dataset, skipping)
         whole = group_batch or batch_size
         self._order = order
         count = self._samples if order is None else order.count
@@ -252,7 +252,7 @@ def first_batch(
     dataset: Dataset, batch_size: int, collate: Collate | None = None, skipping: Skipping | None = None
 ) -> Batch:
     """Read the first samples of a training set, which tell of what kind its batches are. Raises as `BatchLoader`."""
-    count = _sample_count(dataset)
+    count = _sample_count(dataset, skipping)
     spares = None if skipping is None else skipping.spares(0, count)
     request = BatchRequest(list(range(min(batch_size, count))), ("evaluation", 0), spares)
     reader = SampleReader(dataset, 0, collate)
@@ -268,10 +268,12 @@ def _reading(reader: SampleReader, batch_size: int, workers: int) -> Reading:
     return Reading.AT_ONCE if reader.copied_bytes(batch_size) <= AT_ONCE_BYTES else Reading.AS_IT_SHOWS
 
 
-def _sample_count(dataset: Dataset) -> int:
+def _sample_count(dataset: Dataset, skipping: Skipping | None = None) -> int:
     name = type(dataset).__name__
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(f"{name} is not a dataset; it must have __len__ and __getitem__")
     if not len(dataset):
         raise DataError(f"{name} is empty; it must have at least one sample")
+    if skipping is None and (broken := getattr(dataset, "broken", None)):
+        raise DataError(next(iter(broken.values())))
     return len(dataset)

@@ -24,3 +24,19 @@ def load_dataset(factory: str, kwargs: Mapping[str, Any]) -> Dataset:
     with foreign_code(failure):
         dataset: Dataset = make(**kwargs)
     return dataset
+
+
+def check_alike(train: Dataset, test: Dataset | None) -> None:
+    """Refuse two data sets that say that the same numbers stand for other classes, or other words. Raises DataError."""
+    for what in ("classes", "vocabulary"):
+        ours, theirs = (getattr(dataset, what, None) for dataset in (train, test))
+        if isinstance(ours, list) and isinstance(theirs, list) and ours != theirs:
+            place = next(
+                (place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None
+            )
+            shown = (
+                f"{len(ours)} and {len(theirs)}"
+                if place is None
+                else f"{ours[place]!r} and {theirs[place]!r} as number {place}"
+            )
+            raise DataError(f"data.train and data.test have other {what}, {shown}; give both the same {what}")

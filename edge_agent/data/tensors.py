@@ -27,6 +27,10 @@ class TensorDataset:
         self._inputs = inputs
         self._labels = labels
         self._transform = transform
+        self.classes: list[str] | None = None
+        """Names of the classes in the order of their numbers, where they have names."""
+        self.vocabulary: list[str] | None = None
+        """Words in the order of their numbers, of texts."""
 
     def __len__(self) -> int:
         return len(self._inputs)

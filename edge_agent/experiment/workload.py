@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from edge_agent.config import EdgeConfig
 from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evaluation_batches, first_batch
-from edge_agent.data.named import load_dataset
+from edge_agent.data.named import check_alike, load_dataset
 from edge_agent.data.order import load_order
 from edge_agent.data.skipping import Skipping
 from edge_agent.deployment_config import DeploymentConfig
@@ -43,6 +43,7 @@ class Workload:
         data, training = config.data, config.training
         train = load_dataset(data.train.factory, data.train.kwargs)
         self.test = load_dataset(data.test.factory, data.test.kwargs) if data.test is not None else None
+        check_alike(train, self.test)
         self.collate = None if data.collate is None else Collate(data.collate, data.longest)
         skipping = Skipping(training.seed, data.max_skipped) if data.on_error == "skip" else None
         first = first_batch(train, data.batch_size, self.collate, skipping)

@@ -14,6 +14,7 @@ from tests.support.plain import assert_same_bits, plain_state
 from tests.support.plain_history import plain_history as plain_rows
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import Listening, edge_config, running_trainer
+from tests.support.samples import FlatDigits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -119,6 +120,37 @@ def test_too_many_samples_that_cannot_be_read_are_one_sentence():
         "more samples cannot be read than data.max_skipped, 0, allows; the last: sample 5 of Torn cannot be read: OSError: "
         "photos/5.png is torn",
         flags=[*CHOICES["skip"], "data.max_skipped=0"],
+    )
+
+
+async def test_a_table_in_a_file_is_trained_on_as_its_numbers_are(tmp_path):
+    path = written_digits(tmp_path)
+    async with running_trainer() as server:
+        more = [f'data.train={{table="{path}", label="digit"}}', "deployment.cut=2", "checkpoints.location=none"]
+        result = await run_training(edge_config(*TRAINING, *more, f"trainer.address={server.address}"))
+    assert_same_bits(plain_state(edge_config(*TRAINING)), result.module.state_dict())
+
+
+def written_digits(folder):
+    digits = FlatDigits()
+    lines = [",".join([*(f"p{place}" for place in range(64)), "digit"])]
+    for index in range(len(digits)):
+        pixels, digit = digits[index]
+        lines.append(",".join([*map(repr, pixels.tolist()), str(digit)]))
+    (folder / "digits.csv").write_text("\n".join(lines) + "\n")
+    return folder / "digits.csv"
+
+
+def test_a_row_that_is_no_sample_is_named_before_anything_is_dialled(tmp_path):
+    path = written_digits(tmp_path)
+    path.write_text(path.read_text() + "1,2,3\n")
+    train = f'data.train={{table="{path}", label="digit"}}'
+    says = f"{path}: row 1439: it has 3 cells, and the first row names 65 columns"
+    agent_fails(ExitCode.DATA, says, flags=[train, "training.max_steps=1"])
+    agent_fails(
+        ExitCode.CONFIG,
+        "data.train: table has no key labels; it has label, ",
+        flags=[train.replace("label=", "labels=")],
     )
 
 
