@@ -24,8 +24,9 @@ USERS_OF_OPTIONAL_KEYS: dict[type[Config], list[str]] = {
     EdgeConfig: ["training.optimizer.name=adam", "training.schedule.name=cosine", "checkpoints.replicas=1"],
     TrainerConfig: [],
 }
-ALONE = {"group", "data.shard", "choice.policy", "deployment.changes"}
-"""Keys of a group's member, of a run among candidates, and of kept features, which cannot have some of the others."""
+ALONE = {"group", "data.shard", "choice.policy", "deployment.changes", "data.sample_weights", "data.batch_sampler"}
+"""Keys of a group's member, of a run among candidates, and of kept features, which cannot have some of the others; and
+those that decide the order of samples, of which a file has one."""
 FORMS: list[tuple[type[Config], set[str]]] = [
     (TrainerConfig, set()),
     (EdgeConfig, {"trainers", "placement.labels", "placement.file", *ALONE}),
