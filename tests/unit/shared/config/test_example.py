@@ -24,9 +24,17 @@ USERS_OF_OPTIONAL_KEYS: dict[type[Config], list[str]] = {
     EdgeConfig: ["training.optimizer.name=adam", "training.schedule.name=cosine", "checkpoints.replicas=1"],
     TrainerConfig: [],
 }
-ALONE = {"group", "data.shard", "choice.policy", "deployment.changes", "data.sample_weights", "data.batch_sampler"}
+ALONE = {
+    "group",
+    "data.shard",
+    "choice.policy",
+    "deployment.changes",
+    "data.sample_weights",
+    "data.batch_sampler",
+    "training.schedule.mode",
+}
 """Keys of a group's member, of a run among candidates, and of kept features, which cannot have some of the others; and
-those that decide the order of samples, of which a file has one."""
+those that decide the order of samples, of which a file has one, and one of another schedule."""
 FORMS: list[tuple[type[Config], set[str]]] = [
     (TrainerConfig, set()),
     (EdgeConfig, {"trainers", "placement.labels", "placement.file", *ALONE}),
