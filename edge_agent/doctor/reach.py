@@ -23,7 +23,7 @@ SOON = datetime.timedelta(days=30)
 
 async def check_name(trainer: TrainerAddressConfig, host: str, port: int) -> Finding:
     """Check that the name which this device looks up has an address: the trainer's, or that of the proxy on the way."""
-    proxy = proxy_for(trainer.address)
+    proxy = proxy_for(trainer.address, trainer.proxy)
     remedy = "correct trainer.address, or this device's DNS"
     if proxy is not None:
         host, port, remedy = proxy.host, proxy.port, _without(proxy, trainer)
@@ -42,11 +42,11 @@ def _without(proxy: Proxy, trainer: TrainerAddressConfig) -> str:
 
 async def check_connection(trainer: TrainerAddressConfig, host: str, port: int) -> Finding:
     """Check that the trainer's port accepts connections, through the proxy if there is one on the way."""
-    proxy = proxy_for(trainer.address)
+    proxy = proxy_for(trainer.address, trainer.proxy)
     where = f"port {port}" if proxy is None else f"port {port} through the proxy of {proxy}"
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await open_way(host, port)
+            _, writer = await open_way(host, port, setting=trainer.proxy)
     except TimeoutError:
         return fix(
             "connection",
@@ -69,14 +69,14 @@ async def check_encryption(trainer: TrainerAddressConfig, tls: ClientTlsConfig, 
     if not tls.used:
         return await _check_clear_text(trainer, host, port)
     try:
-        certificate = await _introduced(_context(tls), host, port, tls.server_name or host)
+        certificate = await _introduced(_context(tls), trainer, host, port, tls.server_name or host)
     except OSError as error:
         return judge_handshake(error)
     return judge_certificate(certificate.not_valid_after_utc, datetime.datetime.now(datetime.UTC))
 
 
 async def _check_clear_text(trainer: TrainerAddressConfig, host: str, port: int) -> Finding:
-    if await _speaks_tls(host, port):
+    if await _speaks_tls(trainer, host, port):
         return fix(
             "encryption",
             "the trainer speaks TLS, and this agent does not",
@@ -106,10 +106,12 @@ def _context(tls: ClientTlsConfig) -> ssl.SSLContext:
     return context
 
 
-async def _introduced(context: ssl.SSLContext, host: str, port: int, name: str) -> x509.Certificate:
+async def _introduced(
+    context: ssl.SSLContext, trainer: TrainerAddressConfig, host: str, port: int, name: str
+) -> x509.Certificate:
     """The trainer's certificate, once it has accepted ours. Raises OSError (ssl.SSLError and TimeoutError among them)."""
     async with asyncio.timeout(CONNECT_SECONDS):
-        reader, writer = await _secured(context, host, port, name)
+        reader, writer = await _secured(context, trainer, host, port, name)
     try:
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         with suppress(TimeoutError):
@@ -122,10 +124,10 @@ async def _introduced(context: ssl.SSLContext, host: str, port: int, name: str) 
 
 
 async def _secured(
-    context: ssl.SSLContext, host: str, port: int, name: str
+    context: ssl.SSLContext, trainer: TrainerAddressConfig, host: str, port: int, name: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect, and finish the handshake. Raises OSError, as `_introduced`."""
-    reader, writer = await open_way(host, port)
+    reader, writer = await open_way(host, port, setting=trainer.proxy)
     try:
         await writer.start_tls(context, server_hostname=name)
     except BaseException:
@@ -134,12 +136,12 @@ async def _secured(
     return reader, writer
 
 
-async def _speaks_tls(host: str, port: int) -> bool:
+async def _speaks_tls(trainer: TrainerAddressConfig, host: str, port: int) -> bool:
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await _secured(anybody, host, port, host)
+            _, writer = await _secured(anybody, trainer, host, port, host)
     except ssl.SSLError as error:
         return _is_alert(error)
     except OSError:

@@ -11,6 +11,7 @@ from shared.placement import AGENT
 
 _NOT_TRAINERS = (AGENT, "labels", "file")
 """Names that [placement] uses for something else."""
+_PROXY = r"^(none|http://(\[[0-9a-fA-F:.]+\]|[^\s/@:\[\]]+)(:[0-9]{1,5})?)$"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}", re.ASCII)
 
 
@@ -36,6 +37,11 @@ class TrainerAddressConfig(Section):
     """Name of the trainer in a placement or a permission."""
     address: PeerAddress = "127.0.0.1:50051"
     """Address at which the cloud trainer listens."""
+    proxy: Annotated[str, Field(pattern=_PROXY)] | None = Field(
+        default=None, examples=["http://proxy.example.org:3128"]
+    )
+    """HTTP proxy through which the trainer is dialled, unless no_proxy lists its host, or "none". Left out, it is that of
+    grpc_proxy, https_proxy or http_proxy, which may have credentials. To a trainer on this machine there is none."""
     connect_timeout_seconds: PositiveFloat = 20.0
     """Longest wait for the first answer, retries included, before giving up."""
     call_timeout_seconds: PositiveFloat = 300.0

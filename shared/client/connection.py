@@ -77,7 +77,7 @@ class TrainerConnection:
 
     def _connect(self) -> None:
         self._credentials = self._access.credentials()
-        self._shown = self.address if self._socket is not None else through_proxy(self.address)
+        self._shown = self.address if self._socket is not None else through_proxy(self.address, self._access.proxy)
         self.control = self._access.channel(self.address, self._options, self._socket)
         self.tensors = self._access.channel(self.address, self._options, self._socket)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
+from shared.client.proxy import NO_PROXY
 from shared.config import is_loopback
 from shared.errors import ConfigError
 from shared.transport.auth.reloaded import Reloaded
@@ -32,7 +33,8 @@ class TrainerAccess:
     credentials: gives the current TLS credentials, the same object until their files change; None for clear text.
     server_name: the name in the trainer's certificate, where it is not the host of the address. token: gives the current token.
     token_broken: whether the token's file cannot be used now; then `token` gives the last good one. tls_section,
-    trainer_section: where its TLS and the rest stand in the configuration; empty where nothing is configured.
+    trainer_section: where its TLS and the rest stand in the configuration; empty where nothing is configured. proxy: see
+    `trainer.proxy`.
     """
 
     credentials: Callable[[], grpc.ChannelCredentials | None] = _clear_text
@@ -41,6 +43,7 @@ class TrainerAccess:
     token_broken: Callable[[], bool] = _never
     tls_section: str = "tls"
     trainer_section: str = "trainer"
+    proxy: str | None = None
 
     def channel(self, address: str, options: Options, socket: Path | None = None) -> grpc.aio.Channel:
         """A connection to the trainer at `address`, with the current credentials. socket: leads there, if it is dialled so."""
@@ -48,8 +51,10 @@ class TrainerAccess:
         if socket is not None:
             target, server_name = f"unix:{socket}", server_name or address.rpartition(":")[0].strip("[]")
             options = [*options, ("grpc.default_authority", address)]
-        elif is_loopback(address):  # no proxy's variable means this machine
+        elif is_loopback(address) or self.proxy == NO_PROXY:  # no proxy's variable means this machine
             options = [*options, ("grpc.enable_http_proxy", 0)]
+        elif self.proxy is not None:
+            options = [*options, ("grpc.http_proxy", self.proxy)]
         if credentials is None:
             return grpc.aio.insecure_channel(target, options=options)
         if server_name is not None:
@@ -94,7 +99,7 @@ def trainer_access(trainer: TrainerAddressConfig, tls: ClientTlsConfig) -> Train
                 f"the token would go to {trainer.address} in clear text; set tls.enabled = true, or trainer.insecure = "
                 "true for a network that is trusted as a whole"
             )
-    return replace(tls_access(tls), token=token, token_broken=token_broken)
+    return replace(tls_access(tls), token=token, token_broken=token_broken, proxy=trainer.proxy)
 
 
 def _cannot_be_used(file: Reloaded[str]) -> bool:

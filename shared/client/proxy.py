@@ -1,5 +1,5 @@
-"""The HTTP proxy on the way to a trainer: the one that gRPC takes from the environment, for sentences, and for what is dialled
-without gRPC.
+"""The HTTP proxy on the way to a trainer: the one that is configured, or that gRPC takes from the environment, for sentences,
+and for what is dialled without gRPC.
 
 An address of this machine is dialled itself (`shared/client/credentials.py`). For all others the rules are gRPC's own.
 """
@@ -17,6 +17,8 @@ _VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 """The first of these that is set counts, also an empty one, which stands for no proxy."""
 _EXEMPTING = ("no_grpc_proxy", "no_proxy")
 """The first of these that is set names hosts that are dialled themselves."""
+NO_PROXY, SETTING = "none", "trainer.proxy"
+"""The setting under which nothing is dialled through a proxy, and its key."""
 _DEFAULT_PORT = 443
 _ANSWER_BYTES = 16 * 1024
 """Longest head of a proxy's answer that is read."""
@@ -27,7 +29,8 @@ class ProxyRefusalError(OSError):
 
 
 class Proxy(NamedTuple):
-    """A proxy, and the variable of the environment that names it. credentials: "user:password", empty where there are none."""
+    """A proxy, and the key or the variable of the environment that names it. credentials: "user:password", empty where there
+    are none."""
 
     variable: str
     host: str
@@ -40,13 +43,13 @@ class Proxy(NamedTuple):
         return f"{self.variable}=http://{host}:{self.port}"
 
 
-def proxy_for(address: str) -> Proxy | None:
-    """Return the proxy through which host:port is dialled; None where it is dialled itself."""
-    variable = next((name for name in _VARIABLES if name in os.environ), None)
-    if variable is None or is_loopback(address):
+def proxy_for(address: str, setting: str | None = None) -> Proxy | None:
+    """Return the proxy through which host:port is dialled; None where it is dialled itself. setting: see `trainer.proxy`."""
+    variable = next((name for name in _VARIABLES if name in os.environ), None) if setting is None else SETTING
+    if variable is None or setting == NO_PROXY or is_loopback(address):
         return None
     try:
-        parts = urlsplit(os.environ[variable])
+        parts = urlsplit(os.environ[variable] if setting is None else setting)
         host, port = parts.hostname, parts.port or _DEFAULT_PORT
     except ValueError:
         return None
@@ -73,21 +76,22 @@ def _is_in(host: str, network: str) -> bool:
         return False
 
 
-def through_proxy(address: str) -> str:
+def through_proxy(address: str, setting: str | None = None) -> str:
     """Return the address for a sentence: with the proxy through which it is dialled, if there is one."""
-    proxy = proxy_for(address)
+    proxy = proxy_for(address, setting)
     return address if proxy is None else f"{address} (through the proxy of {proxy})"
 
 
 async def open_way(
-    host: str, port: int, limit: int = _ANSWER_BYTES
+    host: str, port: int, limit: int = _ANSWER_BYTES, setting: str | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to a host by TCP as gRPC does: through the proxy, where there is one. limit: of the reader's buffer, in bytes.
+    setting: see `trainer.proxy`.
 
     Raises OSError; ProxyRefusalError where the proxy opens no way.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    proxy = proxy_for(address)
+    proxy = proxy_for(address, setting)
     if proxy is None:
         return await asyncio.open_connection(host, port, limit=limit)
     reader, writer = await asyncio.open_connection(proxy.host, proxy.port, limit=limit)

@@ -6,7 +6,7 @@ from cloud_trainer.control.certificates import Identity, issue
 from edge_agent.doctor.examine import examine_trainers
 from edge_agent.doctor.finding import Status
 from edge_agent.run import run_training
-from shared.errors import UnreachableError
+from shared.errors import ConfigError, UnreachableError
 from tests.support.peers.connect_proxy import connect_proxy
 from tests.support.peers.strangers import Doorkeeper
 from tests.support.running import GIVE_UP_AT_ONCE, edge_config, held_port, running_trainer
@@ -68,6 +68,41 @@ async def test_a_trainer_is_trained_with_through_a_proxy_and_the_doctor_says_tha
     assert_well(findings)
     assert findings["connection"].result == f"port 50051 through the proxy of {named} is open"
     assert result.summary.steps == 2
+
+
+@pytest.mark.slow
+async def test_the_proxy_of_the_configuration_counts_before_the_environments(proxied):
+    async with running_trainer() as server, connect_proxy(port_of(server)) as proxy:
+        with held_port() as nobody:
+            proxied(nobody)
+            chosen = *CLEAR, f"trainer.proxy=http://127.0.0.1:{proxy.port}"
+            findings = await examined(*chosen)
+            result = await run_training(edge_config(*SHORT, *chosen))
+    assert_well(findings)
+    named = f"the proxy of trainer.proxy=http://127.0.0.1:{proxy.port}"
+    assert findings["connection"].result == f"port 50051 through {named} is open"
+    assert result.summary.steps == 2
+
+
+async def test_without_a_proxy_by_the_configuration_the_environments_is_none(proxied):
+    async with running_trainer() as server, connect_proxy(port_of(server)) as proxy:
+        proxied(proxy.port)
+        chosen = *CLEAR, "trainer.proxy=none"
+        findings = await examined(*chosen)
+        with pytest.raises(UnreachableError) as raised:
+            await run_training(edge_config(*SHORT, *chosen, "trainer.connect_timeout_seconds=1"))
+    assert findings["name"].status is Status.FIX, "the trainer's own name, which nobody knows"
+    assert "proxy" not in str(raised.value) + str(findings)
+    assert proxy.asked.empty()
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["socks5://proxy:1080", "https://proxy:3128", "proxy:3128", "http://user:secret@proxy:3128", "http://a:b", ""],
+)
+def test_a_proxy_that_cannot_be_one_is_refused_before_anything_is_dialled(named):
+    with pytest.raises(ConfigError, match=r"trainer\.proxy"):
+        edge_config(f'trainer.proxy="{named}"')
 
 
 async def test_tls_goes_through_a_proxy(proxied, tmp_path):

@@ -17,7 +17,7 @@ PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONT
 ROWS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 BENCHMARK = re.compile(r"python -m (benchmarks\.[\w.]+)([^`\n]*)")
 OPTION = re.compile(r"`(--[a-z][a-z-]*)")
-OF_OTHERS = {"--help", "--extra-index-url", "--format", "--target", "--read-only"}
+OF_OTHERS = {"--help", "--extra-index-url", "--format", "--target", "--read-only", "--shm-size"}
 """Options of every command, of pip and of docker."""
 
 

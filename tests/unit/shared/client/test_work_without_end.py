@@ -35,7 +35,12 @@ class GoingOn:
 def access_to(answer):
     channel = SimpleNamespace(unary_stream=lambda *_, **__: lambda *_, **__: GoingOn(answer))
     return SimpleNamespace(
-        channel=lambda *_: channel, metadata=tuple, credentials=lambda: None, trainer_section="", tls_section=""
+        channel=lambda *_: channel,
+        metadata=tuple,
+        credentials=lambda: None,
+        trainer_section="",
+        tls_section="",
+        proxy=None,
     )
 
 
