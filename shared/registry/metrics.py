@@ -24,7 +24,7 @@ LOSS, ACCURACY = "loss", "accuracy"
 """Figures of every evaluation, the second where the loss is of classes."""
 _OF_EVALUATIONS = {"loss", "accuracy", "test_loss", "metrics"}
 _OF_STEPS = {"step", "epoch", "samples", "train_loss", "learning_rate", "edge_blocks", "staleness", "bits", "seconds"}
-TAKEN = _OF_EVALUATIONS | _OF_STEPS | {"bytes_up", "bytes_down", "samples_per_second"}
+TAKEN = _OF_EVALUATIONS | _OF_STEPS | {"bytes_up", "bytes_down", "samples_per_second", "skipped"}
 """Names of the figures that a run has besides, as the columns of its history."""
 _ALLOWED = f"one of {', '.join(METRICS)}, or package.module:name"
 
