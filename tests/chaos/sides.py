@@ -43,6 +43,8 @@ def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], fol
     Saboteur(planned, folder / "agent.fired")
     torch.set_num_threads(1)
     config = load_config(edge_agent.run.EdgeConfig, None, flags, environ={})
+    for moments in Path(config.checkpoints.location).rglob("last-moments"):
+        moments.unlink()  # faults are drawn, and may be twice at one step, where a run would say that memory is short
     deployers: list[edge_agent.run.Deployer] = []
 
     def on_progress(progress: edge_agent.run.Statistics) -> None:
