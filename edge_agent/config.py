@@ -127,6 +127,9 @@ class DataConfig(Section):
     batch_sampler: FactoryName | None = Field(default=None, examples=["my_data:by_length"])
     """Function of data set, seed, epoch and `batch_size` that returns the batches of an epoch, each the numbers of at most
     `batch_size` samples, as many batches in each epoch: samples of one length together, for instance."""
+    batch_transform: FactoryName | None = Field(default=None, examples=["my_data:mixup"])
+    """Function of inputs and labels of a batch of `train` that returns both, as mixup does. It may draw from torch, numpy and
+    `random`. Inputs keep their shape; labels may become others that the loss takes. Left out, batches stay as they are."""
     on_error: Literal["raise", "skip"] = "raise"
     """Reaction to a sample of `train` that cannot be read: the run ends, or with "skip" another sample stands for it, the same
     one whenever it comes in this epoch. Samples of `test` and `calibration` must all be readable."""
@@ -428,6 +431,8 @@ class EdgeConfig(Config):
             yield "engine.profile is set; the engine does not know what such steps cost, so leave one of them out"
         if recall and self.deployment.staleness_correction != "none":
             yield "deployment.staleness_correction is set; no block here learns, so there is nothing to correct; leave it out"
+        if self.data.batch_transform is not None:
+            yield "data.batch_transform is set, which makes a sample another one in each epoch; leave one of them out"
         if given := [key for key in ORDERS if getattr(self.data, key) is not None]:
             yield f"data.{given[0]} is set, so a sample may come twice in an epoch; leave one of them out"
         if self.data.on_error == "skip":

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from edge_agent.data.collate import Collate, Stacked
 from edge_agent.data.order import Order
+from edge_agent.data.rows import RowsDataset
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from edge_agent.data.skipping import Skipping
+from edge_agent.data.transform import BatchTransform
 from shared.errors import DataError
 from shared.model.features import Features
 from shared.model.inputs import Inputs, features_of_inputs
@@ -82,13 +84,14 @@ class BatchLoader:
         group_batch: int | None = None,
         skipping: Skipping | None = None,
         order: Order | None = None,
+        transform: BatchTransform | None = None,
     ) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
 
         first_sample: sample of a group's batch with which this batch begins, so that each member draws other random numbers.
         group_batch: samples of the batch that the members divide among them, without the rest of an epoch; None where all
         samples are this device's. skipping: of samples that cannot be read; None has one such end it.
-        order: of the samples, by a function of the user's own; None draws it.
+        order: of the samples, by a function of the user's own; None draws it. transform: changes each batch.
         Raises DataError for a dataset without length or items, or too small for one step.
         """
         self._samples = _sample_count(dataset, skipping)
@@ -103,7 +106,7 @@ class BatchLoader:
                 f"set data.batch_size to {count * batch_size // whole} or less"
                 + ("" if group_batch else ", or data.drop_last = false")
             )
-        self._reader = SampleReader(dataset, workers, collate)
+        self._reader = SampleReader(dataset, workers, collate, transform)
         self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
         self._seed = seed
@@ -249,13 +252,17 @@ def evaluation_batches(
 
 
 def first_batch(
-    dataset: Dataset, batch_size: int, collate: Collate | None = None, skipping: Skipping | None = None
+    dataset: Dataset,
+    batch_size: int,
+    collate: Collate | None = None,
+    skipping: Skipping | None = None,
+    transform: BatchTransform | None = None,
 ) -> Batch:
     """Read the first samples of a training set, which tell of what kind its batches are. Raises as `BatchLoader`."""
     count = _sample_count(dataset, skipping)
     spares = None if skipping is None else skipping.spares(0, count)
     request = BatchRequest(list(range(min(batch_size, count))), ("evaluation", 0), spares)
-    reader = SampleReader(dataset, 0, collate)
+    reader = SampleReader(dataset, 0, collate, transform)
     ((inputs, labels),) = reader.read([request])
     if skipping is not None:
         skipping.judge(reader.unreadable)
@@ -274,6 +281,6 @@ def _sample_count(dataset: Dataset, skipping: Skipping | None = None) -> int:
         raise DataError(f"{name} is not a dataset; it must have __len__ and __getitem__")
     if not len(dataset):
         raise DataError(f"{name} is empty; it must have at least one sample")
-    if skipping is None and (broken := getattr(dataset, "broken", None)):
-        raise DataError(next(iter(broken.values())))
+    if skipping is None and isinstance(dataset, RowsDataset):
+        raise DataError(next(iter(dataset.broken.values())))
     return len(dataset)

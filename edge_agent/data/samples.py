@@ -24,6 +24,7 @@ from edge_agent.data.shared_memory import REMEDY, is_lack_of_room
 from edge_agent.data.skipping import Spares, Unreadable
 from edge_agent.data.stacker import Stacker
 from edge_agent.data.tensors import TensorDataset
+from edge_agent.data.transform import BatchTransform
 from shared.errors import DataError
 from shared.training.losses import widened
 
@@ -63,10 +64,13 @@ class SampleReader:
 
     workers: processes that read ahead, two batches each. With 0, this process reads each batch when it is asked for.
     collate: makes a batch of samples, wherever they are read. Without one, they are stacked.
+    transform: changes each batch then, with random numbers of its own.
     """
 
-    def __init__(self, dataset: Dataset, workers: int, collate: Collate | None = None) -> None:
-        self._batches = _RequestedBatches(dataset, collate)
+    def __init__(
+        self, dataset: Dataset, workers: int, collate: Collate | None = None, transform: BatchTransform | None = None
+    ) -> None:
+        self._batches = _RequestedBatches(dataset, collate, transform)
         self._workers = workers
         self._requests = _Requests()
         self._loader: DataLoader[Stacked | _Mended | str] | None = None
@@ -144,10 +148,11 @@ class _Requests:
 class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
     """The dataset of the loader: its index is a request and its item a whole batch."""
 
-    def __init__(self, dataset: Dataset, collate: Collate | None) -> None:
+    def __init__(self, dataset: Dataset, collate: Collate | None, transform: BatchTransform | None) -> None:
         self._dataset = dataset
         self._collate = collate
-        self._tensors = _tensors_of(dataset) if collate is None else None
+        self._transform = transform
+        self._tensors = _tensors_of(dataset) if collate is None and transform is None else None
         self._numpys = np.random.MT19937()
         self.name = type(dataset).__name__
         self._stacker = Stacker(self.name)
@@ -183,10 +188,9 @@ class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
                     sample, indices[place] = request.spares.read(index, self._checked, unreadable)
                     samples.append(sample)
                 give_way()  # a block that drops out must not wait for a whole batch to be read
-            if self._collate is not None:
-                batch = self._collate(samples)
-        if self._collate is None:
-            batch = self._stacker(samples, indices)
+            batch = self._stacker(samples, indices) if self._collate is None else self._collate(samples)
+            if self._transform is not None:
+                batch = self._transform(batch)
         return _Mended(batch, unreadable) if unreadable else batch
 
     def _sample(self, index: int) -> Any:

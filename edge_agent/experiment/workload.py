@@ -9,6 +9,7 @@ from edge_agent.data import Batch, BatchLoader, Collate, EvaluationLoader, evalu
 from edge_agent.data.named import check_alike, load_dataset
 from edge_agent.data.order import load_order
 from edge_agent.data.skipping import Skipping
+from edge_agent.data.transform import BatchTransform
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.judging import why_one_judge
@@ -46,7 +47,8 @@ class Workload:
         check_alike(train, self.test)
         self.collate = None if data.collate is None else Collate(data.collate, data.longest)
         skipping = Skipping(training.seed, data.max_skipped) if data.on_error == "skip" else None
-        first = first_batch(train, data.batch_size, self.collate, skipping)
+        transform = None if data.batch_transform is None else BatchTransform(data.batch_transform)
+        first = first_batch(train, data.batch_size, self.collate, skipping, transform)
         example = first.inputs if data.longest is None else with_length(first.inputs, data.longest)
         self.example = InputSpecs.of(example)
         if self.collate is not None:
@@ -64,6 +66,7 @@ class Workload:
             first_sample=self.first_sample,
             group_batch=None if group is None or group.size is None or data.shard is None else group.size * size,
             skipping=skipping,
+            transform=transform,
             order=load_order(data.sampler, data.sample_weights, data.batch_sampler, train, size, training.seed),
         )
         self.samples = len(train)

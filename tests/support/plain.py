@@ -20,6 +20,7 @@ from edge_agent.data import BatchLoader, Collate, Dataset, first_batch
 from edge_agent.data.named import load_dataset
 from edge_agent.data.order import load_order
 from edge_agent.data.skipping import Skipping
+from edge_agent.data.transform import BatchTransform
 from isthmus import EdgeConfig
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.model.build import build_model
@@ -113,10 +114,19 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
     data, training = config.data, config.training
     dataset = load_dataset(data.train.factory, data.train.kwargs)
     collate = None if data.collate is None else Collate(data.collate, data.longest)
+    transform = None if data.batch_transform is None else BatchTransform(data.batch_transform)
     skipping = Skipping(training.seed, data.max_skipped) if data.on_error == "skip" else None
     order = load_order(data.sampler, data.sample_weights, data.batch_sampler, dataset, data.batch_size, training.seed)
     loader = BatchLoader(
-        dataset, data.batch_size, training.seed, data.drop_last, 0, collate, skipping=skipping, order=order
+        dataset,
+        data.batch_size,
+        training.seed,
+        data.drop_last,
+        0,
+        collate,
+        skipping=skipping,
+        order=order,
+        transform=transform,
     )
     total = training.epochs * loader.steps_per_epoch
     recipe = Recipe(
@@ -141,7 +151,7 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         is_frozen = f"{name}.".startswith(tuple(f"{frozen}." for frozen in config.model.frozen))
         if is_frozen or (learns and not any(fnmatchcase(name, each) or name.startswith(f"{each}.") for each in learns)):
             parameter.requires_grad_(False)
-    example = first_batch(dataset, data.batch_size, collate, skipping).inputs
+    example = first_batch(dataset, data.batch_size, collate, skipping, transform).inputs
     steps = min(total, training.max_steps or total)
     chain = build_chain(module, example)
     if config.model.frozen_mode == "eval":

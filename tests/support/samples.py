@@ -340,3 +340,10 @@ def by_light(dataset: FlatDigits, seed: int, epoch: int, batch_size: int) -> lis
     batches = [by_light[begin : begin + batch_size - begin % 3] for begin in range(0, len(by_light), batch_size)]
     random.Random(f"{seed} {epoch}").shuffle(batches)
     return batches[:22]
+
+
+def mixup(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """A batch transform: each sample with a part of another one, and its labels as shares of ten classes."""
+    share, others = random.betavariate(0.4, 0.4), torch.randperm(len(inputs))
+    shares = functional.one_hot(labels, 10).float()
+    return inputs.lerp(inputs[others], share), shares.lerp(shares[others], share)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 50  # of 22 in an epoch
 SAMPLES = "tests.support.samples"
 CHOICES = {
+    "mixup": [f'data.batch_transform="{SAMPLES}:mixup"'],
     "sampler": [f'data.sampler="{SAMPLES}:rare_first"'],
     "weights": [f'data.sample_weights="{SAMPLES}:mostly_small"'],
     "batches": [f'data.batch_sampler="{SAMPLES}:by_light"'],
