@@ -74,9 +74,11 @@ def _step() -> Panels:
 
 def _computing() -> Panels:
     ready = "Loaded and not yet started. Zero all the time: loading holds the edge back."
+    replaced = "Samples that could not be read, in whose places others were trained on."
     return [
-        graph("T1", "Forward, and backward with update.", "s", 12, *_phase("edge")),
-        graph("Batches ready", ready, "short", 12, _waiting("compute")),
+        graph("T1", "Forward, and backward with update.", "s", 8, *_phase("edge")),
+        graph("Batches ready", ready, "short", 8, _waiting("compute")),
+        graph("Skipped samples", replaced, "short", 8, _one(EDGE.of("isthmus_skipped_samples")), steps=True),
     ]
 
 

@@ -87,7 +87,9 @@ def assign_state(module: nn.Module, blocks: Sequence[tuple[str, nn.Module]]) -> 
             assigned[found[0]].append(entry)
             for index in found[1:]:
                 tied[index].setdefault(id(entry.value), TiedEntry(found[0], entry))
-        elif entry.is_persistent:
+        elif entry.is_persistent and (
+            not entry.is_parameter or entry.value.requires_grad
+        ):  # what is frozen stays in the module as it is
             kind = "parameter" if entry.is_parameter else "buffer"
             raise ModelError(f"{kind} {entry.name!r} of {title} is used by no block; remove it, or the layer it is of")
     return [BlockState(tuple(own), tuple(others.values())) for own, others in zip(assigned, tied, strict=True)]

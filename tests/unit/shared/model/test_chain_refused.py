@@ -223,6 +223,9 @@ def test_state_outside_of_all_blocks_is_refused():
 
     with pytest.raises(ModelError, match=r"parameter 'parts.2.weight' of Spare is used by no block"):
         build_chain(Spare(["linear", "linear", "linear"]), example())
+    unused = Spare(["linear", "linear", "linear"])
+    unused.parts[2].requires_grad_(False)  # as what adapters replace
+    assert len(build_chain(unused, example()).blocks) == 2
     spare = Spare(["linear", "linear", "relu"])
     spare.register_buffer("scale", torch.ones(1))
     with pytest.raises(ModelError, match="buffer 'scale' of Spare is used by no block"):
