@@ -58,7 +58,7 @@ def check_followed(config: "EdgeConfig") -> None:
     for key, figure in followed(config).items():
         if config.data.test is None:
             raise ValueError(
-                f"{key} is set and data.test is left out, so nothing is evaluated; give it, or leave this out"
+                f"{key} follows evaluations and data.test is left out, so there are none; give it, or do without"
             )
         if config.member is not None:
             raise ValueError(f"{key} is set and group.name is {config.member.name!r}; {_IN_GROUPS[key]}")

@@ -110,7 +110,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, ValueError, KeyError) as cause:
-        raise _refusal(f"{path} is no safetensors file: {_first_line(cause)}") from cause
+        raise _refusal(f"{path} is neither a safetensors file nor one of torch.save: {_first_line(cause)}") from cause
 
 
 def _saved_by_torch(path: Path, *, is_archive: bool) -> Any:
@@ -126,7 +126,7 @@ def _saved_by_torch(path: Path, *, is_archive: bool) -> Any:
             name = next(filter(None, found.groups()))
             raise _refusal(
                 f"{path} has a pickled {name[:80]}, which could run code as it is read; if you trust it, convert it once by "
-                f"{_WRITE_ONCE}"
+                f"{_WRITE_ONCE}, or with .state_dict() if it is a whole module"
             ) from cause
         raise _torn(path, cause) from cause
     except OSError:

@@ -38,7 +38,9 @@ class TrainerAddressConfig(Section):
     address: PeerAddress = "127.0.0.1:50051"
     """Address at which the cloud trainer listens."""
     proxy: Annotated[str, Field(pattern=_PROXY)] | None = Field(
-        default=None, examples=["http://proxy.example.org:3128"]
+        default=None,
+        examples=["http://proxy.example.org:3128"],
+        json_schema_extra={"allowed": "http://host:port without user and password, or none"},
     )
     """HTTP proxy through which the trainer is dialled, unless no_proxy lists its host, or "none". Left out, it is that of
     grpc_proxy, https_proxy or http_proxy, which may have credentials. To a trainer on this machine there is none."""

@@ -101,7 +101,7 @@ async def test_without_a_proxy_by_the_configuration_the_environments_is_none(pro
     ["socks5://proxy:1080", "https://proxy:3128", "proxy:3128", "http://user:secret@proxy:3128", "http://a:b", ""],
 )
 def test_a_proxy_that_cannot_be_one_is_refused_before_anything_is_dialled(named):
-    with pytest.raises(ConfigError, match=r"trainer\.proxy"):
+    with pytest.raises(ConfigError, match=r"trainer\.proxy is .*; it must be http://host:port without user"):
         edge_config(f'trainer.proxy="{named}"')
 
 

@@ -146,7 +146,7 @@ def test_an_index_that_is_no_json(tmp_path, text):
 def test_a_shard_is_never_an_index_of_its_own(tmp_path):
     index = sharded(tmp_path)
     rewritten(index, weight_map={"0.weight": index.name})
-    assert "is no safetensors file" in refused(index)
+    assert "is neither a safetensors file nor one of torch.save" in refused(index)
 
 
 class Runs:
@@ -171,6 +171,7 @@ def test_pickled_objects_are_named_and_never_made(tmp_path, named, old):
     sentence = refused(tmp_path / "x.pth")
     assert named in sentence
     assert "could run code as it is read; if you trust it, convert it once by torch.save(" in sentence
+    assert sentence.endswith('["state_dict"], new_path), or with .state_dict() if it is a whole module')
 
 
 NO_STATE = {
@@ -207,7 +208,7 @@ def test_a_torn_safetensors_file(tmp_path, part):
     save_file(STATE, tmp_path / "x.safetensors")
     data = (tmp_path / "x.safetensors").read_bytes()
     (tmp_path / "x.safetensors").write_bytes(data[: int(len(data) * part)])
-    assert "is no safetensors file" in refused(tmp_path / "x.safetensors")
+    assert "is neither a safetensors file nor one of torch.save" in refused(tmp_path / "x.safetensors")
 
 
 class Claims:
@@ -252,13 +253,13 @@ def test_an_archive_that_is_compressed_or_says_more_than_it_has(tmp_path):
 def test_a_safetensors_file_that_claims_more_than_it_has(tmp_path):
     head = json.dumps({"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
     (tmp_path / "x").write_bytes(len(head).to_bytes(8, "little") + head)
-    assert "is no safetensors file" in refused(tmp_path / "x")
+    assert "is neither a safetensors file nor one of torch.save" in refused(tmp_path / "x")
 
 
 def test_what_is_no_file_of_weights(tmp_path):
     (tmp_path / "text").write_text("hello")
     (tmp_path / "pointer").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
-    assert "is no safetensors file" in refused(tmp_path / "text")
+    assert "is neither a safetensors file nor one of torch.save" in refused(tmp_path / "text")
     assert "pointer is a pointer of Git LFS; `git lfs pull` fetches the weights" in refused(tmp_path / "pointer")
     assert refused(tmp_path / "absent") == f"{tmp_path / 'absent'} cannot be read: No such file or directory"
 
