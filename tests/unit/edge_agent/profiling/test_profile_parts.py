@@ -9,7 +9,7 @@ from edge_agent.profiling.calibration_trainings import Training, Trainings
 from edge_agent.profiling.profile_parts import PartFile
 from shared.errors import StorageError
 
-DONE = Trainings(of="settings", done=(Training(cut=1, staleness=2, bits=8, seed=0, share=0.5, accuracy=0.75),))
+DONE = Trainings(of="settings", done=(Training(cut=1, staleness=2, bits=8, seed=0, share=0.5, value=0.75),))
 
 
 def loaded(path, of="settings"):
