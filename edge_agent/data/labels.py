@@ -1,9 +1,11 @@
 """Labels of a table's column: classes by name or number, or numbers to predict."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,4 +53,7 @@ def labels_of(
 
 
 def _filled(cells: Sequence[Any], numbers: dict[Any, Any], dtype: torch.dtype) -> Tensor:
-    return torch.tensor([numbers.get(cell, 0) for cell in cells], dtype=dtype)
+    found = np.fromiter(
+        map(numbers.get, cells, repeat(0)), np.float64 if dtype.is_floating_point else np.int64, len(cells)
+    )
+    return torch.from_numpy(found).to(dtype)

@@ -130,13 +130,13 @@ def by_rows(request, monkeypatch):
 def test_a_table_is_that_of_a_plain_reader(tmp_path):
     chance = random.Random(0)
     kinds = ["oak", "elm", "fir, red"]
-    trees = [(chance.uniform(-1e6, 1e6), chance.choice(kinds), chance.randrange(99)) for _ in range(9000)]
+    trees = [(chance.uniform(-1e6, 1e6), chance.choice(kinds), chance.randrange(99)) for _ in range(40_000)]
     path = write_table(tmp_path / "trees.csv", trees)
     inputs, labels = everything(read(table=path, label="kind"))
     assert torch.equal(inputs, torch.tensor([(height, weight) for height, _, weight in trees]))
     assert labels.tolist() == [sorted(kinds).index(kind) for _, kind, _ in trees]
     inputs, labels = everything(read(table=path, label="weight", columns=["height"]))
-    assert (inputs.shape, labels.tolist()) == ((9000, 1), [weight for _, _, weight in trees])
+    assert (inputs.shape, labels.tolist()) == ((40_000, 1), [weight for _, _, weight in trees])
     _, labels = everything(read(table=path, label=["weight", "height"], columns=["height"]))
     assert torch.equal(labels, torch.tensor([(weight, height) for height, _, weight in trees]))
     _, labels = everything(read(table=path, label="height", columns=["weight"]))
