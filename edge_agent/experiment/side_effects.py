@@ -199,6 +199,8 @@ class _Trial:
     def check_forward(self, together: _Together) -> None:
         """Compare with the gradients that the forward of the module gives. Raises ModelError."""
         module, names = self._chain.module, self._chain.input_names
+        if _is_sequence_of(module, [block.module for block in self._blocks]):
+            return
 
         def through_module() -> Features:
             with random_state("forward"):
@@ -380,6 +382,12 @@ class _Trial:
             f"of its own: {source} (by a list, an attribute, a global, an earlier call, a random number); let the model return "
             "that as one output more, which a loss of your own takes in a tuple"
         ) from failure
+
+
+def _is_sequence_of(module: nn.Module, blocks: list[nn.Module]) -> bool:
+    """Tell whether a module does nothing but call these blocks, one after another."""
+    hooks = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    return type(module) is nn.Sequential and list(module) == blocks and not any(hooks)
 
 
 def _part(features: Features, part: slice) -> Features:
