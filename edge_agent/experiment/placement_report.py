@@ -127,6 +127,13 @@ def report_on(workload: Workload) -> PlacementReport:
     )
 
 
+def crossing_bytes(workload: Workload, plan: StepPlan, worker: str) -> int:
+    """Count the bytes that a worker sends and gets in a step."""
+    types = CrossingTypes(workload.chain, workload.recipe, plan.placement)
+    ways = (one for one in plan.crossings if worker in (one.sender, one.receiver))
+    return sum(_transfer(workload, plan.placement, types, one).bytes for one in ways)
+
+
 def _transfer(workload: Workload, placement: Placement, types: CrossingTypes, one: Crossing) -> ReportedCrossing:
     codec = placement.codecs.get(Route(one.sender, one.receiver, one.cargo), _UNCODED)
     return ReportedCrossing(one, codec, _payload_bytes(workload, types, one, codec))

@@ -1,11 +1,12 @@
 """The batch and the cut that fit into this device's memory, for a run that the kernel has killed twice at one step."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import structlog
 
 from edge_agent.experiment.building import Experiment, has_one_cut
-from edge_agent.experiment.placement_report import Memory, memory_of
+from edge_agent.experiment.placement_report import crossing_bytes, memory_of
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.sessions.last_moments import Kill
 from edge_agent.sessions.stored_session import StoredSession
@@ -14,9 +15,11 @@ from shared.errors import ConfigError, DataError, ModelError, UnfitError
 from shared.placement import AGENT, Placement, StepPlan, held_blocks
 
 _log = structlog.get_logger(__name__)
-_WORKING = 1.5
+_WORKING = 1.25
 """Memory of a step by what it keeps for its backward: gradients and the results of operations come and go beside it."""
-_BESIDE_BYTES = 64 * 1024**2
+_COPIES = 3
+"""Times that what crosses the link is in memory: as a tensor, in messages, and until the other side has it."""
+_BESIDE_BYTES = 32 * 1024**2
 """Memory that connections, their threads and messages take once training begins."""
 
 
@@ -51,20 +54,32 @@ def _is_same(kills: Sequence[Kill], staleness: int) -> bool:
     return further <= staleness + 1 and (is_short or -further <= staleness + 1)
 
 
+class _Need(NamedTuple):
+    """Bytes of memory that training takes beside the weights, which are there already."""
+
+    fixed: float
+    """For any batch."""
+    growing: float
+    """With the batch."""
+
+    @property
+    def total(self) -> float:
+        return self.fixed + self.growing
+
+
 def _what_fits(experiment: Experiment) -> str:
     """Name the largest batch and the latest cut that fit, as a part of a sentence."""
     placement, left = experiment.placement, available_bytes()
-    memory = _memory(experiment, placement)
+    need = _need(experiment, placement)
     batch, fits = placement.batch_size, list[str]()
-    room = left - _fixed(memory)
     # It was killed with the present batch: where that seems to fit, the estimate lacks something.
-    fitting = min(int(batch * room / (_growing(memory) or 1.0)), batch // 2)
+    fitting = min(int(batch * (left - need.fixed) / (need.growing or 1.0)), batch // 2)
     if fitting > 0:
         fits.append(f"data.batch_size = {fitting}")
     if (cut := _largest_cut(experiment, left)) is not None:
         fits.append(f"deployment.cut = {cut}")
-    needs = f"a step takes about {size(round(_needed(memory)))} here, and {size(left)} are free"
-    if _needed(memory) <= left:
+    needs = f"a step takes about {size(round(need.total))} here, and {size(left)} are free"
+    if need.total <= left:
         needs += ", so that something else may end it"
     return f"{needs}: begin again with {' or '.join(fits)}" if fits else f"{needs}: begin again with a smaller model"
 
@@ -75,27 +90,17 @@ def _largest_cut(experiment: Experiment, left_bytes: int) -> int | None:
         return None
     for cut in reversed(range(1, len(held_blocks(placement, AGENT)))):
         try:
-            memory = _memory(experiment, experiment.cut_at([cut], placement))
+            need = _need(experiment, experiment.cut_at([cut], placement))
         except (ConfigError, DataError, ModelError):  # not a cut, or one that would show what may not be seen
             continue
-        if _needed(memory) <= left_bytes:
+        if need.total <= left_bytes:
             return cut
     return None
 
 
-def _memory(experiment: Experiment, placement: Placement) -> Memory:
-    return memory_of(experiment, StepPlan(placement, experiment.facts), AGENT)
-
-
-def _needed(memory: Memory) -> float:
-    return _fixed(memory) + _growing(memory)
-
-
-def _fixed(memory: Memory) -> int:
-    """Count what training takes for any batch. The weights are there already."""
-    return memory.gradients + memory.optimizer + _BESIDE_BYTES
-
-
-def _growing(memory: Memory) -> float:
-    """Count what grows with the batch."""
-    return _WORKING * (memory.activations + memory.waiting + memory.ahead)
+def _need(experiment: Experiment, placement: Placement) -> _Need:
+    plan = StepPlan(placement, experiment.facts)
+    memory = memory_of(experiment, plan, AGENT)
+    held = memory.activations + memory.waiting + memory.ahead
+    crossing = crossing_bytes(experiment, plan, AGENT)
+    return _Need(memory.gradients + memory.optimizer + _BESIDE_BYTES, _WORKING * held + _COPIES * crossing)

@@ -18,7 +18,9 @@ def test_the_programs_run_and_train_the_same(training):
     if missing := [name for name in NEEDED[training] if find_spec(name) is None]:
         pytest.skip(f"{missing[0]} is not installed")
     systems = [PLAIN, *(peer for peer, name in PEERS.items() if find_spec(name)), ISTHMUS]
-    rows = compared(training, dict.fromkeys(systems, Path(sys.executable)), runs=1, threads=1, part=0.1, flower_steps=2)
+    rows = compared(
+        training, dict.fromkeys(systems, Path(sys.executable)), runs=1, threads=1, part=0.15, flower_steps=2
+    )
     found = {row.system: row for row in rows}
     assert found.keys() == {system.name for system in systems}
     ours, plain = found[ISTHMUS.name], found[PLAIN.name]

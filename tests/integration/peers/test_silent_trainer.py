@@ -73,7 +73,7 @@ async def test_a_trainer_that_never_answers(monkeypatch, only_limited, tmp_path,
     async with trainer_with(method, silent(kind)) as address, asyncio.timeout(200):
         config = edge_config(*flags, f"trainer.address={address}")
         running = (
-            profile_pair(config, tmp_path / "profile.json", 3) if method == "MeasureStage" else run_training(config)
+            profile_pair(config, tmp_path / "profile.json", 9) if method == "MeasureStage" else run_training(config)
         )
         says = rf"{address} did not answer for {seconds} s \({method}, trainer.call_timeout_seconds\)"
         with pytest.raises(UnreachableError, match=says):

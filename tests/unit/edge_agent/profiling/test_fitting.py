@@ -69,7 +69,7 @@ def named(experiment, monkeypatch, free_bytes):
 
 def test_the_batch_grows_with_the_memory_and_stays_below_the_one_that_was_killed(experiment, monkeypatch):
     batches = []
-    for free_bytes in (90 * MIB, 120 * MIB, 150 * MIB, 8192 * MIB):
+    for free_bytes in (60 * MIB, 80 * MIB, 100 * MIB, 8192 * MIB):
         said = named(experiment, monkeypatch, free_bytes)
         batches.append(int(re.search(r"data\.batch_size = (\d+)", said)[1]))
     assert 0 < batches[0] < batches[1] < batches[2] <= batches[3] == 256
