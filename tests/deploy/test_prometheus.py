@@ -43,8 +43,13 @@ CHAIN = [
     "placement.far=4:",
     "checkpoints.replicas=1",
     "checkpoints.every_seconds=5",
+    'training.metrics=["top5"]',
+    'data.on_error="skip"',
 ]
-"""A second run, for what only a chain has: links between trainers, replicas, and stages held against their prediction."""
+"""A second run, for what only a chain has: links between trainers, replicas, and stages held against their prediction.
+
+It has metrics, too, and may skip samples.
+"""
 DIVIDED = [
     'model.factory="shared.model.zoo:mlp"',
     "model.kwargs={depth=4, hidden=128}",
