@@ -142,7 +142,7 @@ async def test_a_loss_that_is_no_number_gets_no_better(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["data.test=none"], "nothing is evaluated"),
+        (["data.test=none"], "data.test is left out, so there are none"),
         (['training.early_stop={metric="f1"}'], 'early_stop.metric is "f1", which is not computed'),
         (["training.early_stop={patience=0}"], "patience"),
         (['training.metrics=["f1"]', 'training.early_stop={metric="f1"}'], "mode is left out; say which is better"),
