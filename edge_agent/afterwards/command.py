@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.config import DatasetConfig, EdgeConfig
+from edge_agent.config import EdgeConfig
+from edge_agent.data_config import DatasetConfig
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of
 from shared.config import load_config

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from edge_agent.config import DataConfig, DatasetConfig, EdgeConfig
+from edge_agent.config import EdgeConfig
 from edge_agent.data import EvaluationLoader
+from edge_agent.data_config import DataConfig, DatasetConfig
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.workload import Workload
 from edge_agent.group_config import GroupSection

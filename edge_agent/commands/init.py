@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.config import DatasetConfig, EdgeConfig
+from edge_agent.config import EdgeConfig
+from edge_agent.data_config import DatasetConfig
 from shared.config import load_config, toml_value
 from shared.errors import ConfigError
 from shared.files.whole_file import write_together
