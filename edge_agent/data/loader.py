@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from edge_agent.data.collate import Collate, Stacked
-from edge_agent.data.order import Order
+from edge_agent.data.order import SampleOrder
 from edge_agent.data.rows import RowsDataset
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from edge_agent.data.skipping import Skipping
@@ -83,7 +83,7 @@ class BatchLoader:
         first_sample: int = 0,
         group_batch: int | None = None,
         skipping: Skipping | None = None,
-        order: Order | None = None,
+        order: SampleOrder | None = None,
         transform: BatchTransform | None = None,
     ) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.

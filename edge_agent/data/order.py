@@ -22,7 +22,7 @@ Chosen = Tensor | tuple[Tensor, ...]
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-class Order:
+class SampleOrder:
     """The samples of each epoch, as a function gives them. Raises DataError for what names no samples."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Order:
 
 def load_order(
     sampler: str | None, weights: str | None, batch_sampler: str | None, dataset: Any, batch_size: int, seed: int
-) -> Order | None:
+) -> SampleOrder | None:
     """Return the order that one of the three keys of `[data]` names; None where none does."""
     if sampler is not None:
         return by_function("data.sampler", sampler, dataset, seed)
@@ -121,14 +121,14 @@ def load_order(
     return None
 
 
-def by_function(key: str, name: str, dataset: Any, seed: int, most: int | None = None) -> Order:
+def by_function(key: str, name: str, dataset: Any, seed: int, most: int | None = None) -> SampleOrder:
     """Return the order of a function `module:function` of data set, seed and epoch; with `most`, of the batch size too."""
     function = _loaded(key, name)
     more = () if most is None else (most,)
-    return Order(key, name, lambda epoch: function(dataset, seed, epoch, *more), len(dataset), seed, most)
+    return SampleOrder(key, name, lambda epoch: function(dataset, seed, epoch, *more), len(dataset), seed, most)
 
 
-def by_weights(key: str, name: str, dataset: Any, seed: int) -> Order:
+def by_weights(key: str, name: str, dataset: Any, seed: int) -> SampleOrder:
     """Return the order of torch's `WeightedRandomSampler`, by weights that a function of the data set gives.
 
     An epoch has as many samples as the data set, drawn with replacement.
@@ -142,7 +142,7 @@ def by_weights(key: str, name: str, dataset: Any, seed: int) -> Order:
         generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
         return torch.multinomial(weights[0], count, replacement=True, generator=generator)
 
-    return Order(key, name, draw, count, seed)
+    return SampleOrder(key, name, draw, count, seed)
 
 
 def _weights(given: Any, count: int) -> Tensor:
