@@ -199,8 +199,17 @@ class SegmentRunner:
         parcels = []
         for crossing, place in sends:
             load = self._load(state, crossing)
-            parcel = Parcel(state.step, state.batch_samples, crossing, load, place, state.scale, state.numbers)
-            parcel.rate_drops, parcel.label_count = state.rate_drops, state.label_count
+            parcel = Parcel(
+                state.step,
+                state.batch_samples,
+                crossing,
+                load,
+                place,
+                state.scale,
+                state.numbers,
+                rate_drops=state.rate_drops,
+                label_count=state.label_count,
+            )
             parcels.append(parcel)
         return parcels
 

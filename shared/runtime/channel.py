@@ -165,9 +165,16 @@ class Channel:
         """Add a tensor that has come. Returns its parcel, the tensor's bytes once decoded, and whether no other is missing."""
         step, encoded = tensor.key.step - self.form.early, from_wire(tensor)
         if (parcel := self.parcels.get(step)) is None:
-            parcel = Parcel(step, tensor.batch_samples, self.crossing, (), self.place, encoded={})
-            parcel.rate_drops, parcel.label_count = tensor.rate_drops, tensor.label_count
-            self.parcels[step] = parcel
+            parcel = self.parcels[step] = Parcel(
+                step,
+                tensor.batch_samples,
+                self.crossing,
+                (),
+                self.place,
+                encoded={},
+                rate_drops=tensor.rate_drops,
+                label_count=tensor.label_count,
+            )
         assert parcel.encoded is not None, "it is not decoded before it is whole"
         parcel.encoded[tensor.key.slot] = encoded
         raw_bytes = 0 if encoded is None else encoded.raw_bytes
