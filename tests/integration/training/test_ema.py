@@ -1,23 +1,21 @@
 """The average of the weights has the bits of torch's, wherever blocks are and go, and whoever is killed."""
 
-from itertools import count
-
 import pytest
 from safetensors.torch import load_file
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.run import result_writer
 from edge_agent.sessions.resuming import Resume
-from edge_agent.training.shutdown import Shutdown
 from isthmus import run_training
-from shared.errors import ConfigError, StoppedError, StorageError
+from shared.errors import ConfigError, StorageError
 from tests.chaos.faults import Fault, Planned
+from tests.support import interrupted
 from tests.support.experiments import flags
 from tests.support.killed_chain import CHOSEN, Chain
 from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain import assert_same_bits, plain_average, plain_ema, plain_state
 from tests.support.plain_tiles import plain_tiles
-from tests.support.running import Listening, cut_at, edge_config, running_trainer
+from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,23 +84,7 @@ async def test_stops_and_moves_of_the_cut_change_no_bit(tmp_path):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         kept = [f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}"]
         config = edge_config(*chosen, *kept, "checkpoints.every_steps=7", "deployment.cut=1")
-        for number in count():
-            shutdown, seen, deployers = Shutdown(), [], []
-
-            def moved(now, shutdown=shutdown, seen=seen, deployers=deployers):
-                seen.append(now.steps)
-                if len(seen) in (3, 9, 15):
-                    cut_at(deployers[0], 1 + len(seen) % 4)
-                if len(seen) == 23:
-                    shutdown.drain()
-
-            listening = Listening(moved, lambda deployer, deployers=deployers: deployers.append(deployer))
-            try:
-                result = await run_training(config, listening, resume=Resume() if number else None, shutdown=shutdown)
-            except StoppedError:
-                continue
-            break
-    assert number > 1
+        result = await interrupted.to_the_end(config, cuts={3: 4, 9: 2, 15: 4})
     assert_same_bits(plain_average(edge_config(*chosen)), dict(result.average))
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
 

@@ -1,7 +1,5 @@
 """A rate that falls after evaluations that are no better has torch's bits, wherever blocks are and whoever is killed."""
 
-from itertools import count
-
 import pytest
 from safetensors.torch import load_file
 
@@ -9,17 +7,15 @@ from edge_agent.experiment.building import Experiment
 from edge_agent.replaying.replay import replay
 from edge_agent.replaying.run_record import read_record
 from edge_agent.run import result_writer
-from edge_agent.sessions.resuming import Resume
-from edge_agent.training.shutdown import Shutdown
 from isthmus import run_training
-from shared.errors import ConfigError, StoppedError
+from shared.errors import ConfigError
 from tests.chaos.faults import Fault, Planned
-from tests.support import plain_history
+from tests.support import interrupted, plain_history
 from tests.support.killed_chain import Chain
 from tests.support.placement_kinds import SHARED, addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain import assert_same_bits, plain_plateau
 from tests.support.plain_tiles import plain_tiles
-from tests.support.running import Listening, cut_at, edge_config, running_trainer
+from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -81,23 +77,7 @@ async def test_stops_and_moves_of_the_cut_change_no_rate(tmp_path, expected):
     async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
         kept = [f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}"]
         config = edge_config(*TRAINING, PLATEAU, *kept, "checkpoints.every_steps=7")
-        for number in count():
-            shutdown, seen, deployers = Shutdown(), [], []
-
-            def moved(now, shutdown=shutdown, seen=seen, deployers=deployers):
-                seen.append(now.steps)
-                if len(seen) in (3, 9):
-                    cut_at(deployers[0], 1 + len(seen) % 2)
-                if len(seen) == 23:
-                    shutdown.drain()
-
-            listening = Listening(moved, lambda deployer, deployers=deployers: deployers.append(deployer))
-            try:
-                result = await run_training(config, listening, resume=Resume() if number else None, shutdown=shutdown)
-            except StoppedError:
-                continue
-            break
-    assert number > 1
+        result = await interrupted.to_the_end(config, cuts={3: 2, 9: 2})
     assert plain_history.of(result.history) == expected[0]
     assert_same_bits(expected[1], result.module.state_dict())
 
