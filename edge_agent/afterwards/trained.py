@@ -63,7 +63,8 @@ def outputs_of(chain: Chain, recipe: Recipe, inputs: Inputs) -> Features:
 
 
 def _all_of(dataset: DatasetConfig, data: DataConfig) -> DataConfig:
-    return data.model_copy(update={"train": dataset, "test": dataset, "drop_last": False, "shard": None})
+    every = {"drop_last": False, "shard": None, "steps_per_epoch": None}
+    return data.model_copy(update={"train": dataset, "test": dataset, **every})
 
 
 def samples_of(workload: Workload) -> EvaluationLoader:

@@ -19,11 +19,13 @@ from edge_agent.data.order import SampleOrder
 from edge_agent.data.rows import RowsDataset
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from edge_agent.data.skipping import Skipping
+from edge_agent.data.stream import Place, is_iterated
 from edge_agent.data.transform import BatchTransform
 from shared.errors import DataError
 from shared.model.features import Features
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import derive_seed
+from shared.model.snapshot import same_bits
 from shared.training.losses import BatchLabels, counts_of, label_tensors
 from shared.training.recipe import Recipe
 
@@ -85,6 +87,9 @@ class BatchLoader:
         skipping: Skipping | None = None,
         order: SampleOrder | None = None,
         transform: BatchTransform | None = None,
+        steps_per_epoch: int | None = None,
+        *,
+        pins: bool = False,
     ) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
 
@@ -92,9 +97,11 @@ class BatchLoader:
         group_batch: samples of the batch that the members divide among them, without the rest of an epoch; None where all
         samples are this device's. skipping: of samples that cannot be read; None has one such end it.
         order: of the samples, by a function of the user's own; None draws it. transform: changes each batch.
+        steps_per_epoch: of a dataset that is only iterated, whose batches are all whole. pins: see `SampleReader`.
         Raises DataError for a dataset without length or items, or too small for one step.
         """
-        self._samples = _sample_count(dataset, skipping)
+        self._is_iterated = steps_per_epoch is not None
+        self._samples = _sample_count(dataset, skipping) if steps_per_epoch is None else steps_per_epoch * batch_size
         whole = group_batch or batch_size
         self._order = order
         count = self._samples if order is None else order.count
@@ -106,7 +113,7 @@ class BatchLoader:
                 f"set data.batch_size to {count * batch_size // whole} or less"
                 + ("" if group_batch else ", or data.drop_last = false")
             )
-        self._reader = SampleReader(dataset, workers, collate, transform)
+        self._reader = SampleReader(dataset, workers, collate, transform, pins=pins)
         self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
         self._seed = seed
@@ -118,6 +125,11 @@ class BatchLoader:
         """A batch without samples, once one was read."""
         self.steps_per_epoch = count // whole if drop_last else -(-count // whole)
         """Steps of one pass over the data."""
+
+    @property
+    def samples(self) -> int:
+        """Return the number of samples of the training set, or of an epoch where it is only iterated."""
+        return self._samples
 
     def iterate(self, start_step: int, stop_step: int) -> Generator[Batch]:
         """The batches of steps `start_step` to `stop_step - 1`, over as many epochs as that takes.
@@ -185,7 +197,8 @@ class BatchLoader:
             epoch = step // self.steps_per_epoch
             pool = self._samples if self._order is None else self._order.pool(epoch)
             spares = self.skipping.spares(epoch, pool)
-        return BatchRequest(indices.tolist(), (self._seed, "samples", step, *self._first), spares)
+        place = Place(*divmod(step, self.steps_per_epoch)) if self._is_iterated else None
+        return BatchRequest(indices.tolist(), (self._seed, "samples", step, *self._first), spares, place)
 
     def _indices(self, start_step: int, stop_step: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the steps, each with the samples of its batch."""
@@ -209,7 +222,9 @@ class BatchLoader:
         return had
 
     def _shuffled(self, epoch: int) -> Tensor:
-        """Indices of all samples, in the order of this epoch."""
+        """Indices of all samples, in the order of this epoch; those of an iterator are in its own."""
+        if self._is_iterated:
+            return torch.arange(self._samples)
         generator = torch.Generator().manual_seed(derive_seed(self._seed, "order", epoch))
         return torch.randperm(self._samples, generator=generator)
 
@@ -259,11 +274,20 @@ def first_batch(
     transform: BatchTransform | None = None,
 ) -> Batch:
     """Read the first samples of a training set, which tell of what kind its batches are. Raises as `BatchLoader`."""
-    count = _sample_count(dataset, skipping)
+    iterated = is_iterated(dataset)
+    count = batch_size if iterated else _sample_count(dataset, skipping)
     spares = None if skipping is None else skipping.spares(0, count)
-    request = BatchRequest(list(range(min(batch_size, count))), ("evaluation", 0), spares)
+    place = Place(0, 0) if iterated else None
+    request = BatchRequest(list(range(min(batch_size, count))), ("evaluation", 0), spares, place)
     reader = SampleReader(dataset, 0, collate, transform)
     ((inputs, labels),) = reader.read([request])
+    if iterated:
+        ((others, _),) = SampleReader(dataset, 0, collate, transform).read([request])
+        if not all(map(same_bits, features_of_inputs(inputs), features_of_inputs(others))):
+            raise DataError(
+                f"{type(dataset).__name__} gives other samples when it is iterated again, so a run could not go on after a "
+                "stop; let each iteration begin at its first sample"
+            )
     if skipping is not None:
         skipping.judge(reader.unreadable)
     return Batch(0, inputs, labels)
@@ -277,6 +301,8 @@ def _reading(reader: SampleReader, batch_size: int, workers: int) -> Reading:
 
 def _sample_count(dataset: Dataset, skipping: Skipping | None = None) -> int:
     name = type(dataset).__name__
+    if is_iterated(dataset):
+        raise DataError(f"{name} can only be iterated; a set to evaluate on must have __len__ and __getitem__")
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(f"{name} is not a dataset; it must have __len__ and __getitem__")
     if not len(dataset):

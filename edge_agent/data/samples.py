@@ -23,6 +23,7 @@ from edge_agent.data.randomness import drawing, spare_restored
 from edge_agent.data.shared_memory import REMEDY, is_lack_of_room
 from edge_agent.data.skipping import Spares, Unreadable
 from edge_agent.data.stacker import Stacker
+from edge_agent.data.stream import Place, Stream, is_iterated
 from edge_agent.data.tensors import TensorDataset
 from edge_agent.data.transform import BatchTransform
 from shared.errors import DataError
@@ -50,6 +51,14 @@ class BatchRequest:
     """Everything that the random numbers of these samples depend on."""
     spares: Spares | None = None
     """The samples that take the place of those that cannot be read; None if one such ends the reading."""
+    place: Place | None = None
+    """The place of the batch where the dataset is only iterated; `indices` then count the samples of an epoch."""
+
+    def earlier(self, batches: int) -> tuple[int | str, ...]:
+        """Return `randomness` of an earlier batch, of a request whose third part is the step."""
+        seed, what, step, *more = self.randomness
+        assert isinstance(step, int), "batches of training have steps"
+        return seed, what, step - batches, *more
 
 
 class _Mended(NamedTuple):
@@ -64,14 +73,22 @@ class SampleReader:
 
     workers: processes that read ahead, two batches each. With 0, this process reads each batch when it is asked for.
     collate: makes a batch of samples, wherever they are read. Without one, they are stacked.
-    transform: changes each batch then, with random numbers of its own.
+    transform: changes each batch then, with random numbers of its own. pins: have what workers read in memory that a GPU
+    copies from by itself.
     """
 
     def __init__(
-        self, dataset: Dataset, workers: int, collate: Collate | None = None, transform: BatchTransform | None = None
+        self,
+        dataset: Dataset,
+        workers: int,
+        collate: Collate | None = None,
+        transform: BatchTransform | None = None,
+        *,
+        pins: bool = False,
     ) -> None:
         self._batches = _RequestedBatches(dataset, collate, transform)
         self._workers = workers
+        self._pins = pins
         self._requests = _Requests()
         self._loader: DataLoader[Stacked | _Mended | str] | None = None
         self.unreadable: list[Unreadable] = []
@@ -131,6 +148,7 @@ class SampleReader:
                 multiprocessing_context="spawn",  # gRPC does not survive a fork
                 generator=torch.Generator(),  # or the loader draws from the process's own
                 persistent_workers=True,
+                pin_memory=self._pins,
             )
         return self._loader
 
@@ -150,6 +168,7 @@ class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
 
     def __init__(self, dataset: Dataset, collate: Collate | None, transform: BatchTransform | None) -> None:
         self._dataset = dataset
+        self._stream = Stream(dataset) if is_iterated(dataset) else None
         self._collate = collate
         self._transform = transform
         self._tensors = _tensors_of(dataset) if collate is None and transform is None else None
@@ -177,11 +196,17 @@ class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
             inputs, labels = (tensor.index_select(0, rows) for tensor in self._tensors)
             return inputs, widened(labels)
         # Seeded once a batch: seeding each sample cost more than reading it.
-        samples, indices, unreadable = [], request.indices, list[Unreadable]()
+        samples, indices, unreadable = list[Any](), request.indices, list[Unreadable]()
+        if self._stream is not None and request.place is not None:
+            for batches in range(self._stream.missing(request.place), 0, -1):
+                with drawing(self._numpys, *request.earlier(batches)) as give_way:
+                    self._stream.draw(len(indices), give_way)
         with drawing(self._numpys, *request.randomness) as give_way:
             if request.spares is not None:
                 indices = indices.copy()
-            for place, index in enumerate(indices):
+            if self._stream is not None:
+                samples = self._stream.draw(len(indices), give_way)
+            for place, index in enumerate(() if self._stream is not None else indices):
                 if request.spares is None:
                     samples.append(self._sample(index))
                 else:

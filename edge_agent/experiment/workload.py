@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import torch
 from pydantic import ValidationError
 
 from edge_agent.config import EdgeConfig
@@ -12,6 +13,7 @@ from edge_agent.data.skipping import Skipping
 from edge_agent.data.transform import BatchTransform
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.first_weights import load_weights
+from edge_agent.experiment.iterated import check_iterated
 from edge_agent.experiment.judging import why_one_judge
 from edge_agent.experiment.operations import block_operations
 from edge_agent.experiment.privacy import labels_are_inputs
@@ -45,6 +47,7 @@ class Workload:
         train = load_dataset(data.train.factory, data.train.kwargs)
         self.test = load_dataset(data.test.factory, data.test.kwargs) if data.test is not None else None
         check_alike(train, self.test)
+        check_iterated(train, data, config.deployment)
         self.collate = None if data.collate is None else Collate(data.collate, data.longest)
         skipping = Skipping(training.seed, data.max_skipped) if data.on_error == "skip" else None
         transform = None if data.batch_transform is None else BatchTransform(data.batch_transform)
@@ -68,8 +71,10 @@ class Workload:
             skipping=skipping,
             transform=transform,
             order=load_order(data.sampler, data.sample_weights, data.batch_sampler, train, size, training.seed),
+            steps_per_epoch=data.steps_per_epoch,
+            pins=config.compute.device != "cpu" and torch.cuda.is_available(),
         )
-        self.samples = len(train)
+        self.samples = self.loader.samples
         total_steps = training.epochs * self.loader.steps_per_epoch
         self.steps = _whole_updates(min(total_steps, training.max_steps or total_steps), training.accumulate_batches)
         check_label_count(training.loss, len(label_tensors(first.labels)))

@@ -127,6 +127,7 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         skipping=skipping,
         order=order,
         transform=transform,
+        steps_per_epoch=data.steps_per_epoch,
     )
     total = training.epochs * loader.steps_per_epoch
     recipe = Recipe(

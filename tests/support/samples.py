@@ -3,11 +3,13 @@
 import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import IterableDataset
 
 from edge_agent.data import TensorDataset
 
@@ -347,3 +349,16 @@ def mixup(inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     share, others = random.betavariate(0.4, 0.4), torch.randperm(len(inputs))
     shares = functional.one_hot(labels, 10).float()
     return inputs.lerp(inputs[others], share), shares.lerp(shares[others], share)
+
+
+class DigitsInTurn(IterableDataset[tuple[Tensor, int]]):
+    """The digits as vectors, in an order that is drawn with noise as they are iterated; fewer than an epoch is to have."""
+
+    def __init__(self, count: int = 1000) -> None:
+        self._digits = FlatDigits()
+        self._count = count
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        for index in torch.randperm(len(self._digits))[: self._count].tolist():
+            vector, label = self._digits[index]
+            yield vector + random.random() / 8, label

@@ -31,6 +31,7 @@ CHOICES = {
         f'data.sampler="{SAMPLES}:rare_first"',
     ],
     "skip": [f'data.train={{factory="{SAMPLES}:Torn"}}', 'data.on_error="skip"'],
+    "iterable": [f'data.train={{factory="{SAMPLES}:DigitsInTurn"}}', "data.steps_per_epoch=22"],
 }
 TRAINING = [
     *MODELS["mlp"],
@@ -161,3 +162,26 @@ def test_a_test_set_has_to_be_whole():
         "sample 5 of Torn cannot be read: OSError: photos/5.png is torn",
         flags=[*CHOICES["skip"], f'data.test={{factory="{SAMPLES}:Torn"}}'],
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], "DigitsInTurn can only be iterated; set data.steps_per_epoch to the steps of an epoch"),
+        (["data.steps_per_epoch=9", f'data.sampler="{SAMPLES}:rare_first"'], "data.sampler is set, and samples of "),
+        (
+            ["data.steps_per_epoch=9", 'data.on_error="skip"'],
+            "data.on_error is set, and samples of DigitsInTurn have no ",
+        ),
+        (
+            ["data.steps_per_epoch=9", "data.workers=2"],
+            "data.workers is 2, and DigitsInTurn can only be iterated, by one ",
+        ),
+        (
+            ["data.steps_per_epoch=9", f'data.train={{factory="{SAMPLES}:FlatDigits"}}'],
+            "data.steps_per_epoch is set, and FlatDigits has a length, so an epoch has all its samples; leave it out",
+        ),
+    ],
+)
+def test_what_an_iterable_set_cannot_have_is_one_sentence(flags, says):
+    agent_fails(ExitCode.CONFIG, says, flags=[*CHOICES["iterable"][:1], *flags])
