@@ -1,10 +1,5 @@
 """Every choice of `[data]` that decides what a batch has: the plain loop's bits, under every placement and after any stop."""
 
-import asyncio
-import os
-import random
-import signal
-
 import pytest
 
 from edge_agent.sessions.resuming import Resume
@@ -14,12 +9,12 @@ from shared.errors import ExitCode, StoppedError
 from tests.support import plain_history
 from tests.support.commands import agent_fails
 from tests.support.experiments import MODELS, OPTIMIZERS
-from tests.support.forked import Forked
+from tests.support.killed_ten_times import train_with_kills
 from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.plain_history import plain_history as plain_rows
 from tests.support.plain_tiles import plain_tiles_state
-from tests.support.running import Listening, edge_config, running_trainer, trainer_process
+from tests.support.running import Listening, edge_config, running_trainer
 from tests.support.samples import FlatDigits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -104,27 +99,10 @@ async def test_a_run_that_is_stopped_in_an_epoch_goes_on_with_the_same_samples(c
     assert plain_history.of(result.history) == expected_rows(choice)
 
 
-def train_until(step, flags):
-    """Go on with a run until these steps are done, and then be killed."""
-
-    def on_progress(now):
-        if now.steps == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    asyncio.run(run_training(edge_config(*flags), Listening(on_progress), resume=Resume()))
-
-
 @pytest.mark.slow
 @some_choices
 def test_a_run_that_is_killed_ten_times_has_the_bits_and_rows_of_one_that_is_not(choice, tmp_path):
-    draw = random.Random(choice)
-    kills = [step - draw.choice((1, 2)) for step in range(5, STEPS + 1, 5)]  # two at one step would end the run
-    kept = [f"checkpoints.location={tmp_path / 'edge'}", "checkpoints.every_steps=7", "deployment.cut=2"]
-    with trainer_process("compute.threads=1", f"checkpoints.location={tmp_path / 'trainer'}") as (_, address):
-        flags = chosen(choice, *kept, "compute.threads=1", f"trainer.address={address}")
-        for step in kills:
-            assert Forked(train_until, step, flags).wait(120) == -signal.SIGKILL
-        result = asyncio.run(run_training(edge_config(*flags), resume=Resume()))
+    result = train_with_kills(chosen(choice), STEPS, tmp_path, seed=choice)
     assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
     assert plain_history.of(result.history) == expected_rows(choice)
 
