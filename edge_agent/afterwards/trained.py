@@ -63,7 +63,8 @@ def outputs_of(chain: Chain, recipe: Recipe, inputs: Inputs) -> Features:
 
 
 def _all_of(dataset: DatasetConfig, data: DataConfig) -> DataConfig:
-    every = {"drop_last": False, "shard": None, "steps_per_epoch": None}
+    steps = data.steps_per_epoch if dataset == data.train else None
+    every = {"drop_last": False, "shard": None, "steps_per_epoch": steps}
     return data.model_copy(update={"train": dataset, "test": dataset, **every})
 
 

@@ -17,12 +17,12 @@ KILLS = 10
 
 def train_with_kills(flags: Sequence[str], steps: int, folder: Path, seed: str) -> TrainingResult:
     """Train across a cut beside a trainer in a process of its own, and return the result of the last process."""
-    draw, apart = random.Random(seed), steps // KILLS
+    draw, apart = random.Random(seed), (steps - 5) // KILLS  # before the end, also of steps that make no whole update
     kept = [f"checkpoints.location={folder / 'edge'}", "checkpoints.every_steps=7", "deployment.cut=2"]
     with trainer_process("compute.threads=1", f"checkpoints.location={folder / 'trainer'}") as (_, address):
         flags = [*flags, *kept, "compute.threads=1", f"trainer.address={address}"]
-        for last in range(apart, steps + 1, apart):
-            step = last - draw.choice((1, 2))  # apart, since two kills at one step would end the run
+        for number in range(1, KILLS + 1):
+            step = number * apart - draw.choice((1, 2))  # apart, since two kills at one step would end the run
             assert Forked(train_until, step, flags).wait(120) == -signal.SIGKILL
         return asyncio.run(run_training(edge_config(*flags), resume=Resume()))
 
