@@ -30,6 +30,8 @@ class DatasetConfig(Section):
                 given = {"path": values[name], **{key: value for key, value in values.items() if key != name}}
                 if unknown := [key for key in given if key not in ("path", *reader.keys)]:
                     raise ValueError(f"{name} has no key {unknown[0]}; it has {', '.join(reader.keys)}")
+                if lacking := [key for key in reader.needed if key not in given]:
+                    raise ValueError(f"{name} is given without {lacking[0]}; add {lacking[0]} = …")
                 return {"factory": reader.factory, "kwargs": given}
         if set(values) - {"kwargs"}:
             raise ValueError(f"it names neither a factory nor a reader; readers are {', '.join(READERS)}")

@@ -13,13 +13,15 @@ class Reader(NamedTuple):
     """`package.module:function`."""
     keys: tuple[str, ...]
     """Its parameters after the path."""
+    needed: tuple[str, ...] = ()
+    """Those of them without a default."""
 
 
 READERS = {
     "image_folder": Reader(
         "edge_agent.data.image_folder:image_folder", ("size", "channels", "mean", "deviation", "augment", "classes")
     ),
-    "table": Reader("edge_agent.data.table:table", ("label", "columns", "classes", "delimiter")),
+    "table": Reader("edge_agent.data.table:table", ("label", "columns", "classes", "delimiter"), needed=("label",)),
     "text": Reader(
         "edge_agent.data.text:text", ("column", "label", "length", "vocabulary", "words", "classes", "delimiter")
     ),

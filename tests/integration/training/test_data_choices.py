@@ -163,6 +163,11 @@ def test_a_row_that_is_no_sample_is_named_before_anything_is_dialled(tmp_path):
         "data.train: table has no key labels; it has label, ",
         flags=[train.replace("label=", "labels=")],
     )
+    agent_fails(
+        ExitCode.CONFIG,
+        "data.train: table is given without label; add label = …",
+        flags=[f'data.train={{table="{path}"}}'],
+    )
 
 
 def test_a_test_set_has_to_be_whole():
