@@ -85,9 +85,9 @@ class EdgeControl:
             async for status in statuses:
                 yield pb.EdgeControlServiceWatchResponse(status=status)
 
-    async def get_history(self, _request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
-        """Return the history of the run so far."""
-        return history_answer(self._state.statistics.history)
+    async def get_history(self, request: pb.GetHistoryRequest) -> pb.GetHistoryResponse:
+        """Return the history of the run so far, or what of it follows a row."""
+        return history_answer(self._state.statistics.history, request.after)
 
     @_until_the_end
     async def pause(self, _request: pb.PauseRequest) -> pb.PauseResponse:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -79,10 +80,36 @@ def pins_message(pins: Pins) -> pb.Pins:
     return message
 
 
-def history_answer(rows: Sequence[HistoryRow]) -> pb.GetHistoryResponse:
-    """Return a history as an answer, in which some rows are left out evenly where there are too many; the newest is there."""
+def history_answer(rows: Sequence[HistoryRow], after: pb.HistoryRow | None = None) -> pb.GetHistoryResponse:
+    """Return a history as an answer: what follows a row that the caller has, or all of it.
+
+    after: an empty one is none. Of all of it some rows are left out evenly where there are too many; the newest is there.
+    """
+    if after is not None and (begin := _index_after(rows, after)) is not None and len(rows) - begin <= _MOST_ROWS:
+        return pb.GetHistoryResponse(rows=map(_message_of, rows[begin:]), follows=True)
     every = math.ceil(len(rows) / _MOST_ROWS) or 1
-    return pb.GetHistoryResponse(rows=[pb.HistoryRow(**row._asdict()) for row in reversed(rows[::-every])])
+    return pb.GetHistoryResponse(rows=map(_message_of, reversed(rows[::-every])))
+
+
+def _index_after(rows: Sequence[HistoryRow], told: pb.HistoryRow) -> int | None:
+    """The index after a row that was told; None where it has gone or has changed since, and then others may have, too.
+
+    A row whose steps were done once more has other seconds, and so has each row after it: if the newest row that was told is
+    there, all before it are.
+    """
+    index = bisect_left(rows, told.step, key=lambda row: row.step)
+    if index == len(rows) or _as_bytes(_message_of(rows[index])) != _as_bytes(told):
+        return None
+    return index + 1
+
+
+def _message_of(row: HistoryRow) -> pb.HistoryRow:
+    return pb.HistoryRow(**row._asdict())
+
+
+def _as_bytes(message: pb.HistoryRow) -> bytes:
+    """For a comparison in which what is no number equals itself."""
+    return message.SerializeToString(deterministic=True)
 
 
 def rows_of(answer: pb.GetHistoryResponse) -> list[HistoryRow]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from http.client import HTTPConnection
 
 from benchmarks.pages import look, read_slowly
 from tests.support.browser import NothingBehind, served
@@ -11,8 +12,10 @@ from tests.support.running import ROOT
 async def test_it_asks_for_what_the_page_asks_for():
     behind = NothingBehind()
     async with served(behind) as page:
+        connection, newest = HTTPConnection("localhost", page.port), {}
         for looks in (0, 1, 4, 5):
-            await asyncio.to_thread(look, page.port, looks)
+            await asyncio.to_thread(look, connection, looks, newest)
+        connection.close()
     often, seldom = "GetStatus", "GetHistory"
     assert [name for name, _ in behind.calls] == [often, seldom, often, often, often, seldom]
     assert "EVERY = 2000, SELDOM = 5" in (ROOT / "shared" / "web" / "page.html").read_text()

@@ -883,12 +883,19 @@ class GetHistoryRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    AFTER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def after(self) -> Global___HistoryRow:
+        """The newest row that the caller has, as it was told. Left out, all rows are asked for."""
+
     def __init__(
         self,
+        *,
+        after: Global___HistoryRow | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -901,6 +908,12 @@ class GetHistoryResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ROWS_FIELD_NUMBER: _builtins.int
+    FOLLOWS_FIELD_NUMBER: _builtins.int
+    follows: _builtins.bool
+    """Whether these rows follow the one that was named. False: they stand for the whole history, and what the caller has is not
+    to be kept. So it is where the named row is no longer there as it was told, because the run has gone back to a
+    checkpoint or another one has begun, and where more than 500 rows follow it.
+    """
     @_builtins.property
     def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryRow]:
         """The newest last."""
@@ -909,10 +922,11 @@ class GetHistoryResponse(_message.Message):
         self,
         *,
         rows: _abc.Iterable[Global___HistoryRow] | None = ...,
+        follows: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follows", b"follows", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,8 +1,12 @@
 """The status of a run and of its sessions, in the words of the contract."""
 
+import math
 from itertools import pairwise
 
 import pytest
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edge_agent.control.status import history_answer, rows_of, session_statuses
 from edge_agent.coordinator import BoundaryReached, ChangeDone, Coordinator, CoordinatorState, StepsDone, TrainersJoined
@@ -70,3 +74,56 @@ def test_a_long_history_is_thinned_evenly_and_ends_with_the_newest_row():
     (first,) = history_answer(rows[:1]).rows
     assert rows_of(history_answer(rows[:500])) == rows[:500]
     assert (first.HasField("train_loss"), first.test_loss, dict(first.metrics)) == (False, 0.5, {"top5": 0.5})
+
+
+def row_at(step, *, seconds, **figures):
+    return HistoryRow(step, 1, step, math.nan, None, None, 0.1, 2, 0, 32, seconds, 1, 1, 1.0)._replace(**figures)
+
+
+def alike(row):
+    """A row as text: what is no number equals itself."""
+    return repr(row._replace(metrics=sorted(row.metrics.items())))
+
+
+def asked(rows, known):
+    """Return what one that follows a history knows after asking again by JSON, as the page does, and how many rows came."""
+    request = json_format.Parse(
+        json_format.MessageToJson(pb.GetHistoryRequest(after=known[-1] if known else None)), pb.GetHistoryRequest()
+    )
+    answer = history_answer(rows, request.after)
+    return [*(known if answer.follows else []), *answer.rows], len(answer.rows)
+
+
+HAPPENED = st.sampled_from(["row", "row", "row", "judged", "back", "another run", "asked", "asked"])
+
+
+@given(st.lists(st.tuples(HAPPENED, st.integers(1, 9)), max_size=40))
+def test_one_that_asks_for_what_follows_its_newest_row_has_the_history(happened):
+    rows, known, seconds = [], [], 0.0
+    for what, number in happened:
+        seconds += 0.001
+        match what:
+            case "row":
+                rows.append(row_at(rows[-1].step + number if rows else number, seconds=seconds))
+            case "judged" if rows:
+                rows[-1] = rows[-1]._replace(test_loss=float(number), metrics={"b": 0.5, "a": math.nan})
+            case "back":
+                rows = rows[:-number]
+            case "another run":
+                rows = []
+            case "asked":
+                known, _ = asked(rows, known)
+                assert [*map(alike, rows_of(pb.GetHistoryResponse(rows=known)))] == [*map(alike, rows)]
+
+
+def test_what_is_known_is_not_told_again_unless_more_follows_than_one_answer_holds():
+    rows = [row_at(step, seconds=step) for step in range(1, 1101)]
+    known, told = asked(rows, [])
+    assert told <= 500
+    assert asked(rows, known) == (known, 0)
+    rows += [row_at(step, seconds=step) for step in range(1101, 1104)]
+    assert asked(rows, known)[1] == 3
+    rows += [row_at(step, seconds=step) for step in range(1104, 2000)]
+    known, told = asked(rows, known)
+    assert (len(known), known[-1].step) == (told, 1999)
+    assert told <= 500

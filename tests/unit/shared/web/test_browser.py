@@ -1,9 +1,12 @@
 """The page in a real browser, of a run that is told: what it shows, what it asks for, and what its buttons do."""
 
 import asyncio
+from itertools import groupby
 
 import pytest
 
+from edge_agent.control.status import history_answer
+from edge_agent.training.history import HistoryRow
 from shared.web.site import PAGE
 from shared.wire.isthmus.v1 import control_pb2 as pb
 from tests.support.browser import NothingBehind, served
@@ -45,6 +48,21 @@ class Told(NothingBehind):
     async def get_history(self, _request):
         figures = {"train_loss": 1.5, "test_loss": 1.25, "accuracy": 0.5, "metrics": {SCRIPT: 0.25}}
         return pb.GetHistoryResponse(rows=[pb.HistoryRow(step=step, **figures) for step in (10, 20)])
+
+
+class GoingOn(Told):
+    """A run with the rows of these steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = (10, 20)
+        self.told = []
+
+    async def get_history(self, request):
+        rows = [HistoryRow(step, 1, step, 0.3, None, None, 0.1, 2, 0, 32, step / 3, 1, 1, 1.0) for step in self.steps]
+        answer = history_answer(rows, request.after)
+        self.told.append((answer.follows, [row.step for row in answer.rows]))
+        return answer
 
 
 @pytest.fixture
@@ -106,3 +124,24 @@ def look_at_it(browser, url, folder):
     browser.until(f"{TEXT}.includes('the run ends at the next step boundary')")
     assert {request.rpartition("/isthmus")[0] or request[:-1] for request in browser.requested} == {url[:-1]}
     assert PAGE.stat().st_size < 150_000
+
+
+async def test_rows_that_follow_are_added_to_those_that_are_shown_and_others_take_their_place(browser):
+    behind = GoingOn()
+    async with served(behind) as page:
+        await asyncio.to_thread(follow_the_rows, browser, f"http://localhost:{page.port}/", behind)
+    once = [told for told, _ in groupby(behind.told)]
+    assert once == [(False, [10, 20]), (True, []), (True, [30]), (True, []), (False, [10, 15]), (True, [])]
+
+
+def follow_the_rows(browser, url, behind):
+    browser.open(url)
+    rows = "[...document.getElementById('rows').rows].map(row => row.dataset.key).join()"
+    for steps in ((10, 20), (10, 20, 30), (10, 15)):
+        behind.steps = steps
+        shown = ",".join(map(str, reversed(steps)))
+        browser.until(f"(looks = 0, look(), {rows}) === '{shown}'")
+        told = len(behind.told) + 3
+        while len(behind.told) < told:
+            browser.until("(looks = 0, look(), waiting)")
+        assert browser.tells(rows) == shown
