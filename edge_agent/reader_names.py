@@ -14,7 +14,7 @@ class Reader(NamedTuple):
     keys: tuple[str, ...]
     """Its parameters after the path."""
     needed: tuple[str, ...] = ()
-    """Those of them without a default."""
+    """Parameters of them without a default."""
 
 
 READERS = {

@@ -47,7 +47,7 @@ WITHOUT_ROWS = {
     ],
     "sixteen bits": ['training.precision="bf16"'],
 }
-"""Those in which the plain loop evaluates at other steps, or in other numbers."""
+"""Recipes with which the plain loop evaluates at other steps, or in other numbers."""
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

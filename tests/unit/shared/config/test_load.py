@@ -137,7 +137,7 @@ def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path:
         (
             "[data]\nshuffle = false",
             "FILE: unknown key data.shuffle; data has the keys train, test, calibration, collate, longest, "
-            "batch_size, drop_last, shard, sampler, sample_weights, batch_sampler, "
+            "batch_size, drop_last, steps_per_epoch, shard, sampler, sample_weights, batch_sampler, "
             "batch_transform, on_error, max_skipped, ahead, workers",
         ),
         ("[log]\ncolour = true", "FILE: unknown key log.colour; log has the keys level, format"),
