@@ -19,7 +19,7 @@ from edge_agent.data.order import SampleOrder
 from edge_agent.data.rows import RowsDataset
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from edge_agent.data.skipping import Skipping
-from edge_agent.data.stream import Place, is_iterated
+from edge_agent.data.stream import BatchPlace, is_iterated
 from edge_agent.data.transform import BatchTransform
 from shared.errors import DataError
 from shared.model.features import Features
@@ -197,7 +197,7 @@ class BatchLoader:
             epoch = step // self.steps_per_epoch
             pool = self._samples if self._order is None else self._order.pool(epoch)
             spares = self.skipping.spares(epoch, pool)
-        place = Place(*divmod(step, self.steps_per_epoch)) if self._is_iterated else None
+        place = BatchPlace(*divmod(step, self.steps_per_epoch)) if self._is_iterated else None
         return BatchRequest(indices.tolist(), (self._seed, "samples", step, *self._first), spares, place)
 
     def _indices(self, start_step: int, stop_step: int) -> Iterator[tuple[int, Tensor]]:
@@ -205,6 +205,9 @@ class BatchLoader:
         order_of = lru_cache(maxsize=1)(self._shuffled) if self._order is None else self._order.of
         for step in range(start_step, stop_step):
             epoch, position = divmod(step, self.steps_per_epoch)
+            if self._is_iterated:  # an epoch may be longer than there is memory for its order
+                yield step, torch.arange(position * self._batch_size, (position + 1) * self._batch_size)
+                continue
             order = order_of(epoch)
             if isinstance(order, tuple):
                 yield step, order[position]
@@ -222,9 +225,7 @@ class BatchLoader:
         return had
 
     def _shuffled(self, epoch: int) -> Tensor:
-        """Indices of all samples, in the order of this epoch; those of an iterator are in its own."""
-        if self._is_iterated:
-            return torch.arange(self._samples)
+        """Indices of all samples, in the order of this epoch."""
         generator = torch.Generator().manual_seed(derive_seed(self._seed, "order", epoch))
         return torch.randperm(self._samples, generator=generator)
 
@@ -277,7 +278,7 @@ def first_batch(
     iterated = is_iterated(dataset)
     count = batch_size if iterated else _sample_count(dataset, skipping)
     spares = None if skipping is None else skipping.spares(0, count)
-    place = Place(0, 0) if iterated else None
+    place = BatchPlace(0, 0) if iterated else None
     request = BatchRequest(list(range(min(batch_size, count))), ("evaluation", 0), spares, place)
     reader = SampleReader(dataset, 0, collate, transform)
     ((inputs, labels),) = reader.read([request])

@@ -5,7 +5,7 @@ torch, `random` and numpy are seeded before each batch. Which samples a batch ha
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pickle import PicklingError
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -23,7 +23,7 @@ from edge_agent.data.randomness import drawing, spare_restored
 from edge_agent.data.shared_memory import REMEDY, is_lack_of_room
 from edge_agent.data.skipping import Spares, Unreadable
 from edge_agent.data.stacker import Stacker
-from edge_agent.data.stream import Place, Stream, is_iterated
+from edge_agent.data.stream import BatchPlace, Stream, is_iterated
 from edge_agent.data.tensors import TensorDataset
 from edge_agent.data.transform import BatchTransform
 from shared.errors import DataError
@@ -51,7 +51,7 @@ class BatchRequest:
     """Everything that the random numbers of these samples depend on."""
     spares: Spares | None = None
     """The samples that take the place of those that cannot be read; None if one such ends the reading."""
-    place: Place | None = None
+    place: BatchPlace | None = None
     """The place of the batch where the dataset is only iterated; `indices` then count the samples of an epoch."""
 
     def earlier(self, batches: int) -> tuple[int | str, ...]:
@@ -196,27 +196,40 @@ class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
             inputs, labels = (tensor.index_select(0, rows) for tensor in self._tensors)
             return inputs, widened(labels)
         # Seeded once a batch: seeding each sample cost more than reading it.
-        samples, indices, unreadable = list[Any](), request.indices, list[Unreadable]()
+        indices, unreadable = request.indices, list[Unreadable]()
         if self._stream is not None and request.place is not None:
-            for batches in range(self._stream.missing(request.place), 0, -1):
-                with drawing(self._numpys, *request.earlier(batches)) as give_way:
-                    self._stream.draw(len(indices), give_way)
+            self._draw_before(request, self._stream.missing(request.place))
         with drawing(self._numpys, *request.randomness) as give_way:
-            if request.spares is not None:
-                indices = indices.copy()
             if self._stream is not None:
                 samples = self._stream.draw(len(indices), give_way)
-            for place, index in enumerate(() if self._stream is not None else indices):
-                if request.spares is None:
-                    samples.append(self._sample(index))
-                else:
-                    sample, indices[place] = request.spares.read(index, self._checked, unreadable)
-                    samples.append(sample)
-                give_way()  # a block that drops out must not wait for a whole batch to be read
+            else:
+                samples, indices = self._by_index(request, unreadable, give_way)
             batch = self._stacker(samples, indices) if self._collate is None else self._collate(samples)
             if self._transform is not None:
                 batch = self._transform(batch)
         return _Mended(batch, unreadable) if unreadable else batch
+
+    def _draw_before(self, request: BatchRequest, count: int) -> None:
+        """Draw so many batches before this one, as they were drawn."""
+        assert self._stream is not None, "a batch has a place where the dataset is only iterated"
+        for batches in range(count, 0, -1):
+            with drawing(self._numpys, *request.earlier(batches)) as give_way:
+                self._stream.draw(len(request.indices), give_way)
+
+    def _by_index(
+        self, request: BatchRequest, unreadable: list[Unreadable], give_way: Callable[[], None]
+    ) -> tuple[list[Any], list[int]]:
+        """Return the samples of a batch, with the indices of those that were read. unreadable: takes those that cannot be."""
+        samples = list[Any]()
+        indices = request.indices if request.spares is None else request.indices.copy()
+        for place, index in enumerate(indices):
+            if request.spares is None:
+                samples.append(self._sample(index))
+            else:
+                sample, indices[place] = request.spares.read(index, self._checked, unreadable)
+                samples.append(sample)
+            give_way()  # a block that drops out must not wait for a whole batch to be read
+        return samples, indices
 
     def _sample(self, index: int) -> Any:
         try:

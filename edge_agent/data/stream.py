@@ -13,8 +13,8 @@ from edge_agent.data.described import one_line
 from shared.errors import DataError
 
 
-class Place(NamedTuple):
-    """The place of a batch."""
+class BatchPlace(NamedTuple):
+    """The place of a batch among those of its epoch."""
 
     epoch: int
     before: int
@@ -36,12 +36,12 @@ class Stream:
         self._dataset = dataset
         self._name = type(dataset).__name__
         self._iterator: Iterator[Any] | None = None
-        self._next = Place(0, 0)
+        self._next = BatchPlace(0, 0)
 
-    def missing(self, place: Place) -> int:
+    def missing(self, place: BatchPlace) -> int:
         """Count the batches that are to be drawn before this one, from where the iterator is, or from its beginning."""
         if self._iterator is None or self._next.epoch != place.epoch or self._next.before > place.before:
-            self._iterator, self._next = None, Place(place.epoch, 0)
+            self._iterator, self._next = None, BatchPlace(place.epoch, 0)
         return place.before - self._next.before
 
     def draw(self, count: int, give_way: Callable[[], None]) -> list[Any]:

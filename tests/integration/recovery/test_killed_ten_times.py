@@ -56,6 +56,7 @@ def test_a_recipe_goes_on_as_if_nothing_had_been(recipe, tmp_path):
     config = edge_config(*flags)
     result = train_with_kills(flags, STEPS, tmp_path, seed=recipe)
     rows, state = plain_history.plain_run(config, range(5, STEPS + 1, 5).__contains__)
+    assert (len({row.learning_rate for row in rows}) > 1) == any("schedule" in flag for flag in RECIPES[recipe])
     assert plain_history.of(result.history) == rows
     assert_same_bits(state, result.module.state_dict())
     if recipe == "average":

@@ -1,10 +1,12 @@
 """Whole runs with both sides on a GPU, where there is one."""
 
 import gc
+from contextlib import closing
 
 import pytest
 import torch
 
+from edge_agent.experiment.workload import Workload
 from isthmus import run_training
 from tests.support.commands import MLP
 from tests.support.experiments import flags
@@ -36,6 +38,14 @@ async def trained(*flags, move=None):
     async with running_trainer("compute.device=cuda") as server:
         config = edge_config(*RUN, *flags, f"trainer.address={server.address}")
         return await run_training(config, Listening(on_progress, deployers.append))
+
+
+def test_what_a_worker_process_reads_is_in_pinned_memory():
+    with (
+        closing(Workload(edge_config(*RUN, "data.workers=1"))) as workload,
+        closing(workload.loader.iterate(0, 1)) as batches,
+    ):
+        assert next(batches).inputs.is_pinned()
 
 
 async def test_two_runs_end_with_the_same_bits_and_with_a_module_on_one_device():

@@ -105,6 +105,11 @@ def test_an_epoch_has_the_steps_that_it_is_told():
     assert (read.steps_per_epoch, read.samples) == (STEPS, STEPS * SIZE)
 
 
+def test_an_epoch_may_be_longer_than_memory():
+    endless = BatchLoader(Noisy(), SIZE, SEED, True, 0, steps_per_epoch=10**12)
+    assert [len(batch.labels) for batch in endless.iterate(0, 2)] == [SIZE, SIZE]
+
+
 def test_only_what_begins_again_is_iterated():
     assert is_iterated(Noisy())
     assert is_iterated({1, 2})
