@@ -33,7 +33,6 @@ class EarlyStopConfig(FollowedFigure):
 _IN_GROUPS = {
     "training.early_stop": "all members end after the steps that the first one brings, so set training.max_steps there",
     "training.keep_best": "a member keeps no weights of its own, so leave it out",
-    "training.schedule": "each member evaluates by itself, and all have one rate, so choose another than plateau",
 }
 
 
@@ -60,7 +59,7 @@ def check_followed(config: "EdgeConfig") -> None:
             raise ValueError(
                 f"{key} follows evaluations and data.test is left out, so there are none; give it, or do without"
             )
-        if config.member is not None:
+        if config.member is not None and key in _IN_GROUPS:
             raise ValueError(f"{key} is set and group.name is {config.member.name!r}; {_IN_GROUPS[key]}")
         check_figure(f"{key}.metric", figure, config)
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.lives import Life
-from cloud_trainer.groups.merging import Merging
+from cloud_trainer.groups.merging import Merging, Snapshot
 from cloud_trainer.groups.refusals import RankOwnedError
+from shared.bounds import MOST_RATE_DROPS
 from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, Files, seal, unseal
 from shared.concurrency.threads import WorkerThread
 from shared.errors import ConfigError, StorageError
@@ -21,7 +22,7 @@ from shared.training.state_file import serialize
 
 _log = structlog.get_logger(__name__)
 _MEMBERS = "members.json"
-_MEMBERS_FACT = "members"
+_MEMBERS_FACT, _DROPS_FACT = "members", "rate_drops"
 _KEPT = 3
 """Checkpoints that stay: the newest may be damaged, and another trainer may not have it when this one takes the next."""
 
@@ -71,6 +72,8 @@ class StoredGroup(NamedTuple):
     states: dict[int, BlockTensors]
     members: StoredMembers | None
     """Members when it was taken; None for a checkpoint of a version that did not say so."""
+    rate_drops: int
+    """Times that the learning rate was lowered before it."""
 
 
 class GroupStore:
@@ -98,13 +101,13 @@ class GroupStore:
         """True while the checkpoints of a training that has ended are not removed."""
 
     async def begin_saving(
-        self, name: CheckpointName, agreement: Agreement, state: dict[str, Tensor], staying: Mapping[int, int]
+        self, name: CheckpointName, agreement: Agreement, copied: Snapshot, staying: Mapping[int, int]
     ) -> None:
         """Begin to write a checkpoint, once the one before is written. A failure is logged. staying: see `StoredMembers`."""
         await self.written()
         if self._store is not None:
-            facts = agreement.document | {_MEMBERS_FACT: list(staying.items())}
-            self._saving = asyncio.create_task(self._write(self._store, name, facts, state))
+            facts = agreement.document | {_MEMBERS_FACT: list(staying.items()), _DROPS_FACT: copied.rate_drops}
+            self._saving = asyncio.create_task(self._write(self._store, name, facts, copied.state))
 
     async def written(self) -> None:
         """Wait until no checkpoint is being written. Writing goes on even where its waiter is cancelled."""
@@ -296,7 +299,10 @@ class GroupStore:
             found = store.load(name)
             staying = found.facts.get(_MEMBERS_FACT)
             members = None if staying is None else StoredMembers.read({"staying": staying})
-            return StoredGroup(name, Agreement.read(found.facts), states_in(found.data), members)
+            drops = found.facts.get(_DROPS_FACT, 0)
+            if type(drops) is not int or not 0 <= drops <= MOST_RATE_DROPS:
+                raise StorageError(f"a checkpoint of a group says that the rate fell {drops!r} times")
+            return StoredGroup(name, Agreement.read(found.facts), states_in(found.data), members, drops)
         except DamagedCheckpointError as damage:
             _log.warning("checkpoint damaged; an older one counts", checkpoint=str(name), reason=str(damage))
             store.remove(name)

@@ -105,7 +105,7 @@ class MergeLoop:
                 await self._store.written()  # a member that is done goes, and could not do these steps again
         for each in merged:
             if (receiver := self._seats.at(each.rank)) is not None and receiver.began_seconds is not None:
-                receiver.session.worker.executor.take_merged(each.step, each.of, each.weights)
+                receiver.session.worker.executor.take_merged(each.step, each.of, each.weights, each.rate_drops)
 
     def stop(self) -> None:
         """Take no more gradients, and have nobody wait for a step. Called by who holds `alone`, or by this loop itself."""
@@ -176,7 +176,7 @@ class MergeLoop:
         merging = self.merging
         await self._store.try_to_keep_members(merging)
         name = CheckpointName(merging.life.number, copied.step)
-        await self._store.begin_saving(name, merging.agreement, copied.state, merging.staying)
+        await self._store.begin_saving(name, merging.agreement, copied, merging.staying)
 
     async def _watch(self) -> None:
         """Tell once of each member that is late, and go on without those for which the others have waited too long."""

@@ -26,6 +26,8 @@ class Snapshot(NamedTuple):
 
     step: int
     state: dict[str, Tensor]
+    rate_drops: int
+    """Times that the learning rate was lowered before it."""
 
 
 class GroupFigures:
@@ -126,7 +128,8 @@ class Merging(GroupListener):
     def _merge(self, rank: int, one: Parcel, part: dict[str, Tensor], came_seconds: float) -> list[Merged]:
         if self.step <= one.step <= self.step + self.agreement.staleness:
             self._given[one.step][rank] = came_seconds
-        return self._group.merge(rank, one.step, one.crossing.of_block, part, one.samples, one.label_count)
+        told = one.samples, one.label_count, one.rate_drops
+        return self._group.merge(rank, one.step, one.crossing.of_block, part, *told)
 
     async def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on; returns the weights that the others wait for."""
@@ -183,7 +186,10 @@ class Merging(GroupListener):
         if self._copied is not None or not self._group.is_between_steps or self.step == self.copied_step:
             return self.take_copy()
         self.copied_step = self.step
-        return Snapshot(self.step, self._weights.copied())
+        return self._copy(self.step)
+
+    def _copy(self, step: int) -> Snapshot:
+        return Snapshot(step, self._weights.copied(), self._weights.held.rate_drops)
 
     def stepped(self, step: int) -> None:
         """Count what each rank has waited for the others, and copy the state before a step, if a checkpoint is due."""
@@ -191,7 +197,7 @@ class Merging(GroupListener):
         for rank, came_seconds in self._given.pop(step - 1, {}).items():
             self._figures.waited[rank] += now - came_seconds
         if step % self.life.checkpoint_steps == 0 or step == self.agreement.steps:
-            self._copied, self.copied_step = Snapshot(step, self._weights.copied()), step
+            self._copied, self.copied_step = self._copy(step), step
 
     def updated(
         self, step: int, one: BlockSlice, ranks: Sequence[int], left_out: Sequence[int], weights: BlockPart

@@ -143,6 +143,7 @@ class NextLives:
         session that has trained.
         """
         if following.stored is not None:
+            held.rate_drops = following.stored.rate_drops
             return await lane.aside(GroupWeights.restored, held, agreement.weights_codec, following.stored.states)
         first, name = following.first, self._config.name
         if not self._seats.holds(first):

@@ -302,7 +302,8 @@ class TrainingLoop:
     def _lower_rate_if_due(self) -> None:
         """Have the next steps tell what the evaluations say of the learning rate. Nothing is in flight."""
         held, before = self._experiment.held, self._experiment.held.rate_drops
-        held.rate_drops = rate_drops(self._statistics.history, self._experiment.recipe.schedule)
+        # In a group, those of another member may say more, or the rows of this one be lost.
+        held.rate_drops = max(before, rate_drops(self._statistics.history, self._experiment.recipe.schedule))
         if held.rate_drops > before:
             _log.info("the evaluations get no better; the learning rate falls", step=self.step)
 
@@ -363,6 +364,7 @@ class TrainingLoop:
         else:
             self._statistics.go_back(totals)
         self._resumes = False
+        self._experiment.held.rate_drops = 0
         self._set_steps(self._configured_steps)
         self._best.go_back()
         self._emit(RolledBack(restored.step))

@@ -50,6 +50,8 @@ class Merged(NamedTuple):
     step: int
     of: BlockSlice
     weights: BlockPart | CodedWeights
+    rate_drops: int
+    """Times that the learning rate of the group has been lowered."""
 
 
 @dataclass(slots=True)
@@ -255,11 +257,19 @@ class Group:
         return self._advanced()
 
     def merge(
-        self, rank: int, step: int, one: BlockSlice, part: BlockPart, samples: int, label_count: float = 0.0
+        self,
+        rank: int,
+        step: int,
+        one: BlockSlice,
+        part: BlockPart,
+        samples: int,
+        label_count: float = 0.0,
+        rate_drops: int = 0,
     ) -> list[Merged]:
         """Take the gradient of a slice and its buffers, of one member's batch; returns the weights that members wait for.
 
         samples, label_count: of the batch; members are weighed by the one or the other, as the recipe's `mean` says.
+        rate_drops: times that the evaluations of this member have lowered the rate; it is as low as that of any member.
         A gradient that counts already is dropped, known by rank, step and slice, and so is one that comes too late. Raises
         ProtocolError, and changes nothing, for one that may not come.
         """
@@ -273,7 +283,7 @@ class Group:
             return [self._merged(rank, step, one)]
         if one in self._gradients and step == self.step:
             return []
-        self._parts[step, one].setdefault(rank, WeightedPart(part, samples, label_count))
+        self._parts[step, one].setdefault(rank, WeightedPart(part, samples, label_count, rate_drops))
         return self._advanced((one,))
 
     def _check(self, rank: int, step: int, one: BlockSlice, part: BlockPart, samples: int) -> None:
@@ -330,6 +340,7 @@ class Group:
         ranked = [parts[rank] for rank in ranks]
         self._counted[self.step, one] = tuple(ranks)
         self._before[one] = self._present(one)
+        self._held.rate_drops = max(self._held.rate_drops, *(part.rate_drops for part in ranked))
         with torch.no_grad():
             block, by_labels = self._held.chain.blocks[one.block], self._held.recipe.mean == "token"
             self._gradients[one] = averaged(block, ranked, self._weights.slices[one], by_labels=by_labels)
@@ -362,7 +373,7 @@ class Group:
         slices = self._weights.slices
         uncut = {one.block: gradient for one, gradient in gradients.items() if len(slices.of(one.block)) == 1}
         self._held.put_back(uncut)
-        self._held.update(uncut, self.step)
+        self._held.update(uncut, self.step, rate_drops=self._held.rate_drops)
         for one, gradient in gradients.items():
             if one.block not in uncut:
                 self._held.update_slice(one.block, slices[one], gradient, self.step)
@@ -381,4 +392,4 @@ class Group:
         had, seat.has[one] = seat.has.get(one), version
         coded = self._coded.get(one)
         is_next = coded is not None and coded.weights is weights and had == version - 1
-        return Merged(rank, step, one, coded if coded is not None and is_next else weights)
+        return Merged(rank, step, one, coded if coded is not None and is_next else weights, self._held.rate_drops)

@@ -70,8 +70,10 @@ class InProcessGroup:
     def _merge(self, rank: int, one: Parcel) -> None:
         assert isinstance(one.load, dict), "what goes to a group is a block's"
         group = self._groups[one.crossing.sender]
-        self._hand_out(group.merge(rank, one.step, one.crossing.of_block, one.load, one.samples, one.label_count))
+        self._hand_out(
+            group.merge(rank, one.step, one.crossing.of_block, one.load, one.samples, one.label_count, one.rate_drops)
+        )
 
     def _hand_out(self, merged_slices: Sequence[Merged]) -> None:
         for merged in merged_slices:
-            self._members[merged.rank].take_merged(merged.step, merged.of, merged.weights)
+            self._members[merged.rank].take_merged(merged.step, merged.of, merged.weights, merged.rate_drops)

@@ -193,10 +193,12 @@ class InProcessSession:
             for block in weights.keys() & set(held.indices):
                 held.take_weights(block, weights[block])
 
-    def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
-        """Bring the weights of a slice that the group has updated."""
+    def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights, rate_drops: int) -> None:
+        """Bring the weights of a slice that the group has updated. rate_drops: of the group."""
         crossing = from_group(self._placement, one)
-        self._steps[crossing.receiver].deliver_sent(Parcel(step, self._placement.batch_size, crossing, weights))
+        self._steps[crossing.receiver].deliver_sent(
+            Parcel(step, self._placement.batch_size, crossing, weights, rate_drops=rate_drops)
+        )
 
     def replay(self, turns: Iterable[Turn], batches: Iterator[Batch]) -> list[BatchLoss]:
         """Run steps in the order of a real run's named workers. The others compute arrivals in their order."""

@@ -61,7 +61,8 @@ class WeightedPart(NamedTuple):
     part: BlockPart
     samples: int
     label_count: float = 0.0
-    """See `StepInFlight`."""
+    rate_drops: int = 0
+    """See `StepInFlight`, as for `label_count`."""
 
 
 def part_of(block: Block, gradient: BlockGradients, one: Slice | None = None) -> BlockPart:

@@ -159,7 +159,10 @@ class StepScheduler:
     def deliver(self, parcel: Parcel) -> None:
         """Something has come, decoded, which has a place here."""
         state, number = self._state(parcel.step, parcel.samples), self.needed_by[parcel.place]
-        state.rate_drops = state.rate_drops or parcel.rate_drops
+        if parcel.rate_drops > state.rate_drops:
+            state.rate_drops = parcel.rate_drops
+            if self._window.plan.model.merged:  # the evaluations of another member say so
+                self._blocks.held.rate_drops = max(self._blocks.held.rate_drops, parcel.rate_drops)
         state.label_count = state.label_count or parcel.label_count
         state.arrived.setdefault(number, {})[parcel.place] = parcel
         if self._is_prepared(state, number):

@@ -210,10 +210,11 @@ class PlacementExecutor:
         """Tell the agent, through the workers that pass reports on, that this worker is about to stop."""
         self._relay.tell_stopping(self.worker)
 
-    def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights) -> None:
-        """Bring the weights of a slice, after the update of a step, from the group that got its gradient."""
-        placement = self.window.plan.placement
-        self._loads.put(Parcel(step, placement.batch_size, from_group(placement, one), weights, self._merged[one]))
+    def take_merged(self, step: int, one: BlockSlice, weights: BlockPart | CodedWeights, rate_drops: int) -> None:
+        """Bring the weights of a slice, after the update of a step, from the group that got its gradient. rate_drops: of it."""
+        placement, place = self.window.plan.placement, self._merged[one]
+        crossing = from_group(placement, one)
+        self._loads.put(Parcel(step, placement.batch_size, crossing, weights, place, rate_drops=rate_drops))
 
     def fail(self, failure: Exception) -> None:
         """Compute no more, because the group refuses a gradient: `serve` raises this."""

@@ -49,7 +49,8 @@ class HeldBlocks:
         self.recipe = recipe
         self.device = device
         self.rate_drops = 0
-        """Times that the rate has been lowered, which the device that evaluates has the next steps tell; see `set_rates`."""
+        """Times that the rate has been lowered, which the device that evaluates has the next steps tell, and a group its
+        members; see `set_rates`."""
         self.weights_version = 0
         """Rises whenever weights change."""
         clip_norm, is_scaled = recipe.model_clip_norm, recipe.is_scaled
@@ -298,7 +299,7 @@ class HeldBlocks:
             return
         self._updating = [index]
         with self._update_failures:
-            self._range_updates.update(self._optimizer, self._learning[index], one, gradients, step)
+            self._range_updates.update(self._optimizer, self._learning[index], one, gradients, step, self.rate_drops)
         self.weights_version += 1
 
     def predict(self, copies: Sequence[tuple[nn.Parameter, Tensor]], steps: Sequence[int]) -> None:

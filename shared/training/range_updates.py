@@ -39,14 +39,18 @@ class RangeUpdates:
         one: Slice,
         gradients: Mapping[str, Tensor],
         step: int,
+        rate_drops: int,
     ) -> None:
-        """Update the ranges of a slice that have a gradient. learning: the parameters of its block."""
+        """Update the ranges of a slice that have a gradient.
+
+        learning: the parameters of its block. rate_drops: see `set_rates`.
+        """
         there = {each.name: each for each in one.ranges if each.name in gradients}
         if not there:
             return
         elements = {name: nn.Parameter(each.of(learning[name].detach())) for name, each in there.items()}
         of_ranges = build_optimizer(elements, self._recipe.optimizer, self._grouping)
-        set_rates(of_ranges.param_groups, self._recipe, step)
+        set_rates(of_ranges.param_groups, self._recipe, step, rate_drops)
         for name, each in there.items():
             elements[name].grad = gradients[name]
             of_ranges.state[elements[name]] = self._state_before(optimizer, learning[name], each, step)

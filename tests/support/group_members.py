@@ -19,7 +19,15 @@ from shared.training.recipe import Recipe
 from shared.training.schedule import set_rates
 from shared.training.slices import ParameterRange
 from tests.support.placed import batch_of, chain_of
-from tests.support.plain import load_what_fits, plain_count, plain_loss, plain_optimizer
+from tests.support.plain import (
+    load_what_fits,
+    plain_count,
+    plain_experiment,
+    plain_loss,
+    plain_optimizer,
+    plain_plateau,
+)
+from tests.support.plain_history import plain_evaluation
 
 SAMPLES, STEPS = 4, 5
 """Samples of a member's batch, and steps."""
@@ -74,6 +82,10 @@ def batches(
         inputs, labels = batch_of(100 * rank + step, SAMPLES)
         count = SAMPLES - rank - 1 if step in short else SAMPLES
         yield inputs[:count], labels[:count]
+
+
+Lower = Callable[[int, Chain, torch.optim.Optimizer], None]
+"""What lowers the rates of an optimizer for a step, by the weights with which that begins."""
 
 
 class PlainCodecs:
@@ -139,11 +151,12 @@ def accumulated(
     samples: int,
     took_part: TookPart | None = None,
     codecs: PlainCodecs | None = None,
+    lower: Lower = lambda _step, _chain, _optimizer: None,
 ) -> dict[str, Tensor]:
     """Train the module of a chain as a user accumulates micro-batches by hand, in the order of ranks; return its state.
 
     members: inputs and labels of each step, by rank. samples: of a whole batch of one member. took_part: all ranks if left out.
-    codecs: none if left out.
+    codecs: none if left out. lower: called before each update.
     """
     codecs = codecs or PlainCodecs()
     slices = Slices(chain, told, merged=True)
@@ -199,6 +212,7 @@ def accumulated(
             for parameters in [everything] if told.optimizer.clip == "model" else each:
                 nn.utils.clip_grad_norm_(parameters, norm, foreach=False)
         set_rates(optimizer.param_groups, told, step)
+        lower(step, chain, optimizer)
         _put(module, exact)
         optimizer.step()
         optimizer.zero_grad()
@@ -252,7 +266,27 @@ def group_state(
     chain = first.built_again()
     if (start := first.config.training.start_from) is not None:
         load_what_fits(chain.module, start.path)
-    return accumulated(chain, first.recipe, members, first.batch_size, took_part, codecs)
+    return accumulated(chain, first.recipe, members, first.batch_size, took_part, codecs, plain_plateaus(configs))
+
+
+def plain_plateaus(configs: Sequence[EdgeConfig]) -> Lower:
+    """Return what has the rates of each step as low as the plateau of any member has them, which follows its own test set."""
+    first = Experiment(configs[0])
+    recipe = first.recipe
+    if recipe.schedule.name != "plateau":
+        return lambda _step, _chain, _optimizer: None
+    plain = [plain_experiment(config) for config in configs]
+    unused = [plain_optimizer(each.chain.module, recipe.optimizer) for each in plain]
+    plateaus = [plain_plateau(optimizer, recipe) for optimizer in unused]
+
+    def lower(step: int, chain: Chain, optimizer: torch.optim.Optimizer) -> None:
+        for config, each, plateau in zip(configs, plain, plateaus, strict=True):
+            if step and first.evaluates_at(step) and plateau is not None:
+                plateau.step(plain_evaluation(config, each._replace(chain=chain))[0])
+        for place, group in enumerate(optimizer.param_groups):
+            group["lr"] = min(of_member.param_groups[place]["lr"] for of_member in unused)
+
+    return lower
 
 
 def weights_at(session: InProcessSession, module: nn.Module) -> dict[str, Tensor]:

@@ -62,6 +62,20 @@ class FlatDigits:
         return image.reshape(-1), label
 
 
+class SomeDigits(FlatDigits):
+    """Some of the digits of the test set, others for each rank."""
+
+    def __init__(self, rank: int = 0) -> None:
+        super().__init__("test")
+        self._rank = rank
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return super().__getitem__(60 * self._rank + index)
+
+
 class Pictures(FlatDigits):
     """The digits as they are."""
 

@@ -114,7 +114,6 @@ async def test_a_recorded_run_is_not_repeated(tmp_path):
         (["data.test=none"], "training.schedule follows evaluations and data.test is left out, so there are none"),
         (['training.schedule={name="plateau", metric="f1"}'], 'schedule.metric is "f1", which is not computed'),
         (['training.schedule={name="plateau", factor=1.0}'], "factor"),
-        (['group={name="line", size=2}'], "each member evaluates by itself"),
         (
             ["deployment.staleness_correction=prediction"],
             "goes by rates that are known before, and plateau has none",

@@ -9,6 +9,7 @@ from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore, StoredMembers
 from cloud_trainer.groups.lives import Life
+from cloud_trainer.groups.merging import Snapshot
 from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, seal
 from shared.checkpoint.files import LocalFiles
 from shared.concurrency.threads import WorkerThread
@@ -23,7 +24,8 @@ async def saved(store, name):
     """Save a checkpoint."""
     told = recipe("sgd")
     agreement = Agreement(pb.OpenSessionRequest(recipe_json=told.model_dump_json()), told, 0, (0,))
-    await store.begin_saving(name, agreement, {"0/parameter/weight": torch.ones(2)}, {0: 0, 2: name.step})
+    copied = Snapshot(name.step, {"0/parameter/weight": torch.ones(2)}, 3)
+    await store.begin_saving(name, agreement, copied, {0: 0, 2: name.step})
     await store.written()
 
 

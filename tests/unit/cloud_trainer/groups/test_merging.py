@@ -31,10 +31,10 @@ class Held(HeldBlocks):
         super().__init__(*of)
         self.begun, self.go_on = threading.Event(), threading.Event()
 
-    def update(self, *of):
+    def update(self, *of, **told):
         self.begun.set()
         assert self.go_on.wait(30)
-        super().update(*of)
+        super().update(*of, **told)
 
 
 def gradient_of(chain, block, step):

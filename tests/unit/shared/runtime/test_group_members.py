@@ -54,7 +54,9 @@ def trained(placement, told, seed, steps=STEPS):
         def give(rank, one):
             trainer = one.crossing.sender
             for merged in groups[trainer].merge(rank, one.step, one.crossing.of_block, one.load, one.samples):
-                members[merged.rank].executors[trainer].take_merged(merged.step, merged.of, merged.weights)
+                members[merged.rank].executors[trainer].take_merged(
+                    merged.step, merged.of, merged.weights, merged.rate_drops
+                )
 
         for rank in range(SIZE):
             longest = dice.choice([0.0, 0.001, 0.05])
