@@ -85,7 +85,7 @@ def batches(
 
 
 Lower = Callable[[int, Chain, torch.optim.Optimizer], None]
-"""What lowers the rates of an optimizer for a step, by the weights with which that begins."""
+"""Lowering of the rates of an optimizer for a step, by the weights with which that begins."""
 
 
 class PlainCodecs:
