@@ -1,17 +1,26 @@
 """The live page of a real run and of its trainer: the answers and the refusals of the commands, over HTTP."""
 
+import asyncio
+import gc
 import http.client
 import json
+import socket
+import threading
 
 import pytest
+import structlog
 
 from cloud_trainer.main import app as trainer_app
 from edge_agent.main import app as agent_app
-from shared.errors import ExitCode
-from tests.support.browser import EVIL
+from isthmus import run_training
+from shared.errors import ExitCode, StoppedError
+from shared.web import connections
+from shared.web.site import PAGE
+from tests.support.browser import EVIL, Page, get, post
 from tests.support.commands import command
+from tests.support.experiments import flags
 from tests.support.operators import EDGE, SETTINGS, TRAINER, Operator
-from tests.support.running import agent_process, heard_trainer_process
+from tests.support.running import Listening, agent_process, edge_config, heard_trainer_process, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WEB = "web.listen=127.0.0.1:0"
@@ -78,3 +87,77 @@ def test_a_page_shows_what_the_commands_show_and_steers_as_they_do(tmp_path):
             assert session["runId"] == status["sessionId"]
             assert edge.answered("Drain") == {}
             assert agent.wait(60) == ExitCode.TERMINATED
+
+
+READERS, STEPS = 100, 100
+LITTLE_ROOM = 4096
+"""Bytes that the kernel is to keep of an answer, at either end: less than the page has."""
+
+
+class Steps:
+    """The steps of a run in this process."""
+
+    def __init__(self):
+        self.done = 0
+        self._more = asyncio.Event()
+
+    def progressed(self, statistics):
+        self.done = statistics.steps
+        self._more.set()
+
+    async def until(self, holds):
+        """Wait for steps until something holds."""
+        while not holds():
+            self._more.clear()
+            await self._more.wait()
+
+
+def held(port):
+    """The bytes that this process keeps of each answer on a port that nobody reads."""
+    transports = [each for each in gc.get_objects() if isinstance(each, asyncio.WriteTransport)]
+    here = [each for each in transports if (each.get_extra_info("sockname") or ("", 0))[1] == port]
+    return [size for each in here if (size := each.get_write_buffer_size())]
+
+
+async def reader_of(port):
+    """Ask for the page, and read nothing of it."""
+    connection = socket.socket()
+    connection.setblocking(False)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LITTLE_ROOM)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+    connection.send(get())
+    return connection
+
+
+async def test_a_hundred_who_read_nothing_hold_no_step_no_thread_and_little_memory(monkeypatch):
+    create = socket.create_server
+
+    def with_little_room(*arguments, **more):
+        listening = create(*arguments, **more)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LITTLE_ROOM)
+        return listening
+
+    monkeypatch.setattr(socket, "create_server", with_little_room)
+    monkeypatch.setattr(connections, "WAIT_SECONDS", 3600.0)  # so that nobody is given up for being slow
+    steps = Steps()
+    async with running_trainer() as server:
+        placed = [*flags("mlp", "sgd"), "training.max_steps=1000000", "training.epochs=1000000"]
+        config = edge_config(*placed, WEB, "deployment.cut=2", f"trainer.address={server.address}")
+        with structlog.testing.capture_logs() as logs:
+            run = asyncio.create_task(run_training(config, Listening(steps.progressed)))
+            await steps.until(lambda: steps.done > 0)
+        port = next(int(one["address"].rstrip("/").rpartition(":")[2]) for one in logs if one["event"] == "page")
+        threads = threading.active_count()
+        readers = [await reader_of(port) for _ in range(READERS)]
+        await steps.until(lambda: len(held(port)) >= connections.MOST_WAITING)
+        before = steps.done
+        await steps.until(lambda: steps.done >= before + STEPS)
+        kept = held(port)
+        assert len(kept) == connections.MOST_WAITING
+        assert max(kept) < PAGE.stat().st_size + connections.MOST_HEAD_BYTES
+        assert threading.active_count() == threads
+        assert (await Page(port).ask(post("Drain"))).status == 200
+        with pytest.raises(StoppedError):
+            await run
+        for each in readers:
+            each.close()

@@ -3,6 +3,8 @@
 import asyncio
 import select
 import socket
+import sys
+from http.client import HTTPConnection
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from shared.web import connections
 from shared.web.requests import MOST_BODY_BYTES, MOST_HEAD_BYTES
 from shared.wire.isthmus.v1 import control_pb2 as pb
-from tests.support.browser import NothingBehind, answer, get, post, served
+from tests.support.browser import SERVICE, NothingBehind, answer, get, post, served
 
 
 @pytest.mark.parametrize(
@@ -178,3 +180,35 @@ async def test_an_answer_is_what_the_contract_says_in_json():
         said = await page.ask(post("GetStatus"))
         assert said.headers["content-type"] == "application/json"
         assert said.json == {"status": {"model": "<script>", "step": "7"}}
+
+
+PAGES, MOST_CALLS = 5, 500
+"""Pages that are open at a time, and most calls of Python's functions that a status may take, about as many as a step."""
+
+
+async def test_a_status_that_open_pages_ask_for_takes_few_calls():
+    workers = [pb.WorkerStatus(name=name, blocks=["0:2", "7:9"], step=41) for name in ("edge", "near", "far")]
+    links = [pb.LinkStatus(sender="edge", receiver="near", bits_per_second=12.5e6)] * 4
+    told = pb.EdgeStatus(model="net", step=41, workers=workers, links=links, queues=pb.EdgeQueues(compute=7))
+
+    class Stands(NothingBehind):
+        async def get_status(self, _request):
+            return pb.EdgeControlServiceGetStatusResponse(status=told)
+
+    def look(pages):
+        for page in pages:
+            page.request("POST", f"/{SERVICE.full_name}/GetStatus", "{}", {"Content-Type": "application/json"})
+            assert b"far" in page.getresponse().read()
+
+    calls = []
+    async with served(Stands()) as page:
+        pages = [HTTPConnection("localhost", page.port) for _ in range(PAGES)]
+        await asyncio.to_thread(look, pages)
+        sys.setprofile(lambda _frame, event, _argument: calls.append(event) if event == "call" else None)
+        try:
+            await asyncio.to_thread(look, pages)
+        finally:
+            sys.setprofile(None)
+        for each in pages:
+            each.close()
+    assert len(calls) <= PAGES * MOST_CALLS
