@@ -69,8 +69,6 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
         )
     if config.training.accumulate_batches > 1:
         yield "training.accumulate_batches is more than 1; a group updates after each batch of its members, so leave it out"
-    if config.training.ema is not None:
-        yield "training.ema is set; a group updates the weights, and keeps no average of them, so leave it out"
     if config.checkpoints.replicas:
         yield "checkpoints.replicas is set; the trainer alone has the checkpoints of a group, so leave it out"
     if config.checkpoints.keep_finished:

@@ -48,8 +48,6 @@ class Agreement(NamedTuple):
             raise ConfigError(
                 "training.accumulate_batches is more than 1; a group updates after each batch of its members"
             )
-        if recipe.ema is not None:
-            raise ConfigError("training.ema is set; a group keeps no average of its weights")
         blocks = tuple(block for block in changing if placement.owner(block) == request.worker)
         if recipe.model_clip_norm is not None and len(blocks) < len(changing):
             raise ConfigError(

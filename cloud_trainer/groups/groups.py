@@ -30,6 +30,7 @@ from shared.execution.step_in_flight import Parcel
 from shared.model.footprint import state_bytes, state_copy_bytes
 from shared.placement import Cargo
 from shared.registry import codec_spec
+from shared.training.block_state import BlockTensors
 from shared.training.held_blocks import HeldBlocks
 from shared.training.held_state import changing_blocks
 from shared.training.optimizers import update_memory
@@ -164,6 +165,10 @@ class Groups:
         if not session.is_member:
             return None
         return (await self._group_of(session).position()).message
+
+    async def averages(self, session: Session, block: int) -> BlockTensors:
+        """Copy what a member's group has besides the weights that the member has: the averages of those of a block."""
+        return await self._group_of(session).averages(block) if session.is_member else {}
 
     async def vacate(self, session: Session) -> None:
         """Note that a session has ended. Its group, if it has one, waits for its member, unless all is done."""

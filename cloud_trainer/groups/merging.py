@@ -17,7 +17,7 @@ from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice
-from shared.training.block_state import element_bytes
+from shared.training.block_state import BlockTensors, element_bytes
 from shared.training.step_log import StepLog
 
 
@@ -168,6 +168,10 @@ class Merging(GroupListener):
     async def pass_over(self, rank: int) -> list[Merged]:
         """Wait no longer for a rank until anything comes of it; returns the weights that the others wait for."""
         return await self._lane.run(self._group.pass_over, rank)
+
+    async def averages(self, block: int) -> BlockTensors:
+        """Copy the averages of the weights of a block, named as in its state; none where none are kept."""
+        return await self._lane.aside(self._weights.averages, block)
 
     def take_copy(self) -> Snapshot | None:
         """Return the copy that was made since the last call, if there is one."""

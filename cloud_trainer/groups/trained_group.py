@@ -27,6 +27,7 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.errors import IsthmusError, ProtocolError, RefusedError, StorageError
 from shared.execution.step_in_flight import Parcel
+from shared.training.block_state import BlockTensors
 from shared.training.held_blocks import HeldBlocks
 from shared.training.step_log import StepLog
 
@@ -179,6 +180,10 @@ class TrainedGroup:
             _, awaited = await merging.awaited()
             away = set(awaited).difference(self.seats.attached, [seat.rank])
             return Begun(merging.life, first_step, awaited=sorted(away))
+
+    async def averages(self, block: int) -> BlockTensors:
+        """Copy the averages of the weights of a block, named as in its state; none where none are kept."""
+        return {} if (merging := self._merging) is None else await merging.averages(block)
 
     async def leave(self, session: Session, last_step: int) -> None:
         """Have the member of a session take part in no step after its last one, wherever the group goes back to.

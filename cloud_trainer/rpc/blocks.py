@@ -138,13 +138,19 @@ def _check_bytes(tensor: TensorSpec) -> None:
 
 
 async def send_block(
-    session: Session, block: int, chunk_bytes: int, lane: ThreadLane, *, weights_only: bool
+    session: Session,
+    block: int,
+    chunk_bytes: int,
+    lane: ThreadLane,
+    *,
+    weights_only: bool,
+    of_group: BlockTensors | None = None,
 ) -> AsyncIterator[Packet[DownloadBlockResponse]]:
-    """The state of a block that is held here, chunk by chunk."""
+    """The state of a block that is held here, chunk by chunk. of_group: what the session's group has besides."""
 
     def serialized() -> bytes:
         session.blocks.check_frozen(block)
-        tensors = session.blocks.held.block_tensors(block)
+        tensors = session.blocks.held.block_tensors(block) | (of_group or {})
         if weights_only:
             tensors = block_state.without_optimizer(tensors)
         return state_file.serialize(tensors)

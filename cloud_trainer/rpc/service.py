@@ -273,7 +273,11 @@ class TrainerService:
             with session.memory.copying([block], session.worker.uses):
                 if name is None:
                     lane = self._threads.compute_lane(session.id)
-                    packets = send_block(session, block, chunk_bytes, lane, weights_only=request.weights_only)
+                    weights_only = request.weights_only
+                    of_group = {} if weights_only else await self.groups.averages(session, block)
+                    packets = send_block(
+                        session, block, chunk_bytes, lane, weights_only=weights_only, of_group=of_group
+                    )
                 else:
                     packets = send_stored_block(session, self._store, name, block, chunk_bytes)
                 async for packet in packets:

@@ -87,6 +87,11 @@ class GroupWeights:
         self._of_members[one] = after = as_they_are | moved
         return CodedWeights(after, differences)
 
+    def averages(self, block: int) -> BlockTensors:
+        """Copy the averages of the weights of a block, named as in its state; none where none are kept."""
+        state = self.held.block_tensors(block)
+        return {name: tensor.clone() for name, tensor in state.items() if name.startswith("average/")}
+
     def copied(self) -> dict[str, Tensor]:
         """Copy all that training changes, in this machine's memory, as `copy_state` does."""
         blocks = dict.fromkeys(one.block for one in self._of_members)

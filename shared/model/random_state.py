@@ -8,11 +8,14 @@ this file knows only that function and how to put it in force.
 import hashlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 _DEFAULT_GENERATORS = threading.Lock()
 """Held while the default generators are borrowed: stages may share a process, and F.dropout takes no generator."""
@@ -95,6 +98,40 @@ class random_state:
         _borrow()
         self._before = generator_states()
         _put_back(ours)
+
+
+@contextmanager
+def generators_held() -> Iterator[None]:
+    """Keep other threads from the default generators meanwhile, which stay as they are."""
+    if getattr(_nesting, "depth", 0):
+        yield
+        return
+    _borrow()
+    _nesting.depth = 1
+    try:
+        yield
+    finally:
+        _nesting.depth = 0
+        _DEFAULT_GENERATORS.release()
+
+
+class GeneratorWatch(TorchFunctionMode):
+    """Notes whether Python code that runs inside, as a forward that runs again in a backward, sets torch's default generators.
+
+    It may put them back before it returns, so they are looked at with each function of torch that it calls.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_set = False
+        self._before = generator_states()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """torch calls this in place of each of its functions."""
+        self.is_set = self.is_set or not all(map(torch.equal, self._before, generator_states()))
+        return func(*args, **(kwargs or {}))
 
 
 def _borrow() -> None:

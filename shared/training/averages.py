@@ -19,10 +19,16 @@ def add_to_averages(averages: Averages, parameters: Iterable[nn.Parameter], deca
         for parameter in parameters:
             if (average := averages.get(parameter)) is None:
                 averages[parameter] = parameter.detach().clone()
-            elif average.is_floating_point():
-                average.lerp_(parameter, 1 - decay)
-            else:  # complex numbers, of which torch has no such step
-                average.copy_(average * decay + parameter * (1 - decay))
+            else:
+                follow(average, parameter, decay)
+
+
+def follow(average: Tensor, weights: Tensor, decay: float) -> None:
+    """Move an average by 1 - decay of the way to weights."""
+    if average.is_floating_point():
+        average.lerp_(weights, 1 - decay)
+    else:  # complex numbers, of which torch has no such step
+        average.copy_(average * decay + weights * (1 - decay))
 
 
 def averaged_state(module: nn.Module, averages: Mapping[str, Tensor]) -> dict[str, Tensor]:

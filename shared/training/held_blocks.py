@@ -300,6 +300,8 @@ class HeldBlocks:
         self._updating = [index]
         with self._update_failures:
             self._range_updates.update(self._optimizer, self._learning[index], one, gradients, step, self.rate_drops)
+        if self.recipe.ema is not None and self._averages is not None:
+            self._range_updates.average(self._averages, self._learning[index], one, step, self.recipe.ema.decay)
         self.weights_version += 1
 
     def predict(self, copies: Sequence[tuple[nn.Parameter, Tensor]], steps: Sequence[int]) -> None:

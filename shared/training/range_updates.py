@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shared.training.averages import Averages, follow
 from shared.training.optimizers import Grouping, build_optimizer
 from shared.training.recipe import Recipe
 from shared.training.schedule import set_rates
@@ -27,10 +28,13 @@ class RangeUpdates:
         self._grouping = grouping
         self._before: dict[str, tuple[int, State]] = {}
         """By parameter of which a range is updated: the step, and what was kept for the whole before it."""
+        self._first_averaged: dict[str, int] = {}
+        """By parameter, the step after whose update its average was begun here."""
 
     def forget(self) -> None:
         """Forget what was before a step, because another state was put in place."""
         self._before.clear()
+        self._first_averaged.clear()
 
     def update(
         self,
@@ -58,6 +62,21 @@ class RangeUpdates:
         for name, each in there.items():
             each.put(learning[name].detach(), elements[name].detach())
             _keep(optimizer.state[learning[name]], of_ranges.state[elements[name]], learning[name], each)
+
+    def average(
+        self, averages: Averages, learning: Mapping[str, nn.Parameter], one: Slice, step: int, decay: float
+    ) -> None:
+        """Have the averages of a slice's ranges follow its update of `step`, as `add_to_averages` has those of the whole."""
+        for each in one.ranges:
+            parameter = learning[each.name].detach()
+            if (average := averages.get(learning[each.name])) is None:
+                averages[learning[each.name]], self._first_averaged[each.name] = parameter.clone(), step
+            elif self._first_averaged.get(each.name) == step:
+                each.put(average, each.of(parameter))
+            else:
+                elements = each.of(average)
+                follow(elements, each.of(parameter), decay)
+                each.put(average, elements)
 
     def _state_before(
         self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, each: ParameterRange, step: int

@@ -15,7 +15,7 @@ from torch.autograd.graph import _engine_run_backward
 from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.model.features import Features, Gradients, Slots, call_module
-from shared.model.random_state import random_state
+from shared.model.random_state import GeneratorWatch, generators_held, random_state
 from shared.training.activations import run_again_later
 from shared.training.block_failures import block_failure, failures_of
 from shared.training.held_blocks import HeldBlocks
@@ -56,6 +56,8 @@ class Stage:
         # Made once, because a step that is short would feel it.
         self._block_failures = foreign_code(lambda cause: block_failure("", cause, self.blocks[self._running]))
         self._backward_failures = failures_of("the backward of", *self.blocks)
+        self._sets_generators: bool | None = None
+        """True if a backward sets the default generators, as `torch.utils.checkpoint` does; None until one has run."""
         self._computing = partial(computing, held.precision, held.device)
         self._types = _types_at(held, first) if held.chain.types else None
 
@@ -114,8 +116,27 @@ class Stage:
     def _backward(self, graph: Graph, roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> Gradients:
         if roots:
             with self._backward_failures:
-                run_engine(roots, gradients)
+                if self._sets_generators is False:
+                    run_engine(roots, gradients)
+                else:
+                    self._run_with_generators(roots, gradients)
         return tuple(graph.input_gradients)
+
+    def _run_with_generators(self, roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
+        """Run the engine while no other thread draws random numbers: it would draw those of a forward that runs again.
+
+        The first backward tells whether that is needed.
+        """
+        if self.device.type != "cpu" and self.held.recipe.checkpoint_activations:
+            run_engine(roots, gradients)  # a GPU's backward has a thread of its own, in which our forwards borrow them
+            return
+        with generators_held():
+            if self._sets_generators:
+                run_engine(roots, gradients)
+                return
+            with GeneratorWatch() as watch:
+                run_engine(roots, gradients)
+            self._sets_generators = watch.is_set
 
     def update(self, step: int) -> None:
         """Update every block by the gradients of its backward passes, and drop these."""

@@ -22,6 +22,7 @@ from tests.support.placed import batch_of, chain_of
 from tests.support.plain import (
     load_what_fits,
     plain_count,
+    plain_ema,
     plain_experiment,
     plain_loss,
     plain_optimizer,
@@ -152,11 +153,12 @@ def accumulated(
     took_part: TookPart | None = None,
     codecs: PlainCodecs | None = None,
     lower: Lower = lambda _step, _chain, _optimizer: None,
+    averages: dict[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Train the module of a chain as a user accumulates micro-batches by hand, in the order of ranks; return its state.
 
     members: inputs and labels of each step, by rank. samples: of a whole batch of one member. took_part: all ranks if left out.
-    codecs: none if left out. lower: called before each update.
+    codecs: none if left out. lower: called before each update. averages: as in `plain_loop`.
     """
     codecs = codecs or PlainCodecs()
     slices = Slices(chain, told, merged=True)
@@ -167,7 +169,7 @@ def accumulated(
             ranges.setdefault(each.name, []).append((one, each))
     module = chain.module.train()
     optimizer = plain_optimizer(module, told.optimizer)
-    exact = _weights(module)
+    exact, average = _weights(module), plain_ema(module, told)
     history: list[dict[str, Tensor]] = []
     waiting: list[list[tuple[int, Any, Tensor]]] = [[] for _ in members]
     for step, whole in enumerate(zip(*members, strict=True)):
@@ -216,9 +218,13 @@ def accumulated(
         _put(module, exact)
         optimizer.step()
         optimizer.zero_grad()
+        if average is not None:
+            average.update_parameters(module)
         exact = _weights(module)
         had = history[step]
         _put(module, {name: _had(codecs, ranges.get(name, ()), exact[name], had[name]) for name in exact})
+    if average is not None and averages is not None:
+        averages |= {name: tensor.clone() for name, tensor in average.module.state_dict().items()}
     return module.state_dict()
 
 
@@ -255,7 +261,10 @@ def _put(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def group_state(
-    configs: Sequence[EdgeConfig], took_part: TookPart | None = None, codecs: PlainCodecs | None = None
+    configs: Sequence[EdgeConfig],
+    took_part: TookPart | None = None,
+    codecs: PlainCodecs | None = None,
+    averages: dict[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Return the state after all steps of a group's members, by rank, trained here and now as one loop; see `accumulated`."""
     first = Experiment(configs[0])
@@ -266,7 +275,9 @@ def group_state(
     chain = first.built_again()
     if (start := first.config.training.start_from) is not None:
         load_what_fits(chain.module, start.path)
-    return accumulated(chain, first.recipe, members, first.batch_size, took_part, codecs, plain_plateaus(configs))
+    return accumulated(
+        chain, first.recipe, members, first.batch_size, took_part, codecs, plain_plateaus(configs), averages
+    )
 
 
 def plain_plateaus(configs: Sequence[EdgeConfig]) -> Lower:

@@ -37,7 +37,6 @@ def loaded(*flags):
         ([MEMBER, "trainers=[]"], "trainers is empty"),
         ([MEMBER, "deployment.staleness=[[0, 1], [2, 0]]"], "all members of a group have one K"),
         ([MEMBER, "training.accumulate_batches=2"], "a group updates after each batch"),
-        ([MEMBER, "training.ema={}"], "a group updates the weights, and keeps no average of them"),
         (
             [MEMBER, "deployment.staleness_correction=prediction", "training.optimizer.name=adam"],
             'deployment.staleness_correction is "prediction"; a group has the momentum of its weights',
