@@ -32,7 +32,6 @@ class EarlyStopConfig(FollowedFigure):
 
 _IN_GROUPS = {
     "training.early_stop": "all members end after the steps that the first one brings, so set training.max_steps there",
-    "training.keep_best": "a member keeps no weights of its own, so leave it out",
 }
 
 

@@ -45,6 +45,7 @@ async def begin_in_group(session: OpenSession, device: PlacedWorker) -> int:
     """
     decided = await session.retry.run(lambda: _begun_at_all(session))
     step = decided.step
+    session.stored.group_checkpoint_steps = max(1, decided.life.checkpoint_steps)
     if step < session.experiment.steps:
         if decided.awaited:
             _log.info("the group waits for members that are away", ranks=list(decided.awaited[:_SHOWN]))

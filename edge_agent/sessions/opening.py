@@ -17,7 +17,7 @@ from edge_agent.sessions.messages import abandon_at, check_limits, opening_reque
 from edge_agent.sessions.open_session import REMINDER_SECONDS, OpenSession
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.session_state import SessionState
-from edge_agent.sessions.stored_session import StoredSession
+from edge_agent.sessions.stored_session import StoredSession, members_folder
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.checkpoint import LocalFiles
 from shared.client.retry import Retry
@@ -45,6 +45,7 @@ async def open_session(
     this one. step_log: the folder for its log of steps. A trainer without blocks that does not answer now is absent.
     Raises IsthmusError on a failure; then no side keeps anything of it.
     """
+    config = experiment.config
     opened: dict[str, pb.OpenSessionResponse] = {}
     opening_seconds = 0.0
     placement = experiment.placement
@@ -64,7 +65,7 @@ async def open_session(
             opening_seconds = max(opening_seconds, time.monotonic() - asked_seconds)
 
     try:
-        if experiment.config.member is not None:  # the others hear how many steps that one has told
+        if config.member is not None:  # the others hear how many steps that one has told
             decider = deciding_trainer(experiment, placement)
             await open_at(decider, clients[decider])
             adopt_length(experiment, decider, opened[decider])
@@ -73,14 +74,14 @@ async def open_session(
         ids = {worker: opened[worker].session_id if worker in opened else "" for worker in experiment.trainers}
         record = SessionRecord.begun_now(experiment.run_id, experiment, ids)
         files = folder.folder(experiment.run_id) if folder is not None else None
-        stored = await threads.disk.run(StoredSession, record, files, experiment.config.checkpoints.keep)
+        stored = await threads.disk.run(StoredSession, record, files, config.checkpoints.keep, members_folder(config))
         log = await threads.disk.run(_open_log, step_log, record)
         plan = await threads.compute.run(PlacementPlan.of, experiment.placement, experiment.facts)
         session = _session(SessionState(stored, experiment, threads, plan, log), clients, retry, opening_seconds)
         for worker, reason in away.items():
             session.members.miss(worker, reason)
         for worker, response in opened.items():
-            check_limits(experiment.config, worker, response)
+            check_limits(config, worker, response)
         await gathered(
             *(session.members[worker].take_first_weights(response, placement) for worker, response in opened.items())
         )

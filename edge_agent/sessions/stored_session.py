@@ -23,6 +23,8 @@ from shared.errors import ConfigError, StorageError
 from shared.files.folder_lock import is_locked, lock_folder
 
 _log = structlog.get_logger(__name__)
+GROUP_CHECKPOINTS = 3
+"""Newest checkpoints of a group of which its members keep the best weights until then, as many as its trainer keeps."""
 _RESULT, _BEST = "result", "best"
 """Names of the folders of the trained model and of the best weights, inside that of their session."""
 
@@ -30,14 +32,20 @@ _RESULT, _BEST = "result", "best"
 class StoredSession:
     """A session that this process alone has open. Without a folder nothing of it is stored."""
 
-    def __init__(self, record: SessionRecord, files: LocalFiles | None, keep: int) -> None:
+    def __init__(
+        self, record: SessionRecord, files: LocalFiles | None, keep: int, best: LocalFiles | None = None
+    ) -> None:
+        """best: the folder of the best weights, where nothing else is stored here; see `members_folder`."""
         self.record = record
         self._folder = SessionFolder(files, keep) if files is not None else None
         self.session_term = self._folder.term() if self._folder is not None else 0
         """Term of the last attempt to attach; 0 before the first."""
         self.store = self._folder.checkpoints if self._folder is not None else None
         self._results = _results(files)
-        self._best = None if files is None else CheckpointStore(files.folder(_BEST), 1)
+        best = best if files is None else files.folder(_BEST)
+        self._best = None if best is None else CheckpointStore(best, 1)
+        self.group_checkpoint_steps = 1
+        """Steps between the checkpoints of a member's group, to which it goes back."""
         self._files = files
         self._lock: IO[bytes] | None = None
         self._whole: set[CheckpointName] = set()
@@ -120,11 +128,24 @@ class StoredSession:
 
         best_at: returns the step of the best evaluation of those until a step.
         """
-        if self._best is None or self.store is None:
+        if self._best is None:
             return
         self._best.save(CheckpointName(0, step), {}, weights)
-        needed = {step, *(best_at(name.step) for name in self.store.names())}
+        needed = {step, *map(best_at, self._earlier_steps(step))}
         self._best.prune([CheckpointName(0, each) for each in needed if each is not None])
+
+    def forget_best(self, after: int) -> None:
+        """Forget the best weights of later steps than this one, which come once more. Raises StorageError."""
+        if self._best is not None:
+            for name in [name for name in self._best.names() if name.step > after]:
+                self._best.remove(name)
+
+    def _earlier_steps(self, step: int) -> list[int]:
+        """List the steps to which the run may go back."""
+        if self.store is not None:
+            return [name.step for name in self.store.names()]
+        every = self.group_checkpoint_steps
+        return list(range(max(0, step - step % every - GROUP_CHECKPOINTS * every), step, every))
 
     def best(self, step: int) -> bytes:
         """Return the weights that were kept of a step. Raises StorageError if they are not there, or not whole."""
@@ -204,6 +225,11 @@ class StoredSession:
             self._folder.remove()
         self.release()
 
+    def remove_best(self) -> None:
+        """Remove the best weights of a member that has its results. Raises StorageError."""
+        if self._folder is None and self._best is not None:
+            self._best.files.clear()
+
     def _change(self, **changes: object) -> None:
         self.record = self.record.model_copy(update=changes)
         self._write()
@@ -241,6 +267,15 @@ def sessions_folder(config: EdgeConfig) -> LocalFiles | None:
             f"checkpoints.location is {location!r}; an agent keeps its sessions in a folder of its machine"
         )
     return files.folder("edge-agent")
+
+
+def members_folder(config: EdgeConfig) -> LocalFiles | None:
+    """Return the folder of the best weights of a member of a group; None for one that keeps none. Raises ConfigError."""
+    if (group := config.member) is None or config.training.keep_best is None:
+        return None
+    files = open_files(config.checkpoints.location, "checkpoints.location")
+    assert isinstance(files, LocalFiles), "check_followed has seen to it"
+    return files.folder("edge-agent-members").folder(f"{group.name}-{group.rank}")
 
 
 def stored_sessions(folder: LocalFiles | None) -> Iterator[tuple[SessionRecord, CheckpointName | None, bool]]:

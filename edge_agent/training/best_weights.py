@@ -34,9 +34,11 @@ class BestWeights:
         self._kept_step: int | None = None
         """Step whose weights were kept last, since the run has gone back."""
 
-    def go_back(self) -> None:
-        """Keep the weights of steps that come once more again."""
+    async def go_back(self, step: int) -> None:
+        """Keep the weights of the steps after this one again, which come once more."""
         self._kept_step = None
+        if self._figure is not None:
+            await self._session.threads.disk.run(self._session.stored.forget_best, step)
 
     def is_due(self, step: int) -> bool:
         """Tell whether the evaluation at this boundary is the best, and its weights are not kept. Those of the last step come

@@ -366,5 +366,5 @@ class TrainingLoop:
         self._resumes = False
         self._experiment.held.rate_drops = 0
         self._set_steps(self._configured_steps)
-        self._best.go_back()
+        await self._best.go_back(restored.step)
         self._emit(RolledBack(restored.step))

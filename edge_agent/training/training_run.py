@@ -106,6 +106,7 @@ class TrainingRun:
         await self.training.close()
         goes_on = session.experiment.config.checkpoints.keep_finished and session.stored.shared is not None
         await session.threads.disk.run(session.stored.finish if goes_on else session.stored.remove)
+        await session.threads.disk.run(session.stored.remove_best)
         await self._say_farewell(resumable=goes_on)
         return result
 

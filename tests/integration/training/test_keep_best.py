@@ -198,7 +198,6 @@ async def test_the_best_of_an_earlier_result_is_kept_with_it(tmp_path):
     [
         (['training.keep_best={metric="f1"}'], 'keep_best.metric is "f1", which is not computed'),
         (["checkpoints.location=none"], "the weights have no place"),
-        (['group={name="line", size=2}'], "a member keeps no weights of its own"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_in_a_sentence(flags, said):
