@@ -30,7 +30,8 @@ from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import Spread
 from cloud_trainer.control.certificates import Identity, issue, make_authority
 from isthmus import train
-from shared.transport.auth.tokens import Scope, make_token
+from shared.transport.auth.scopes import Scope
+from shared.transport.auth.tokens import make_token
 
 ROUNDS = 5
 CASE = "4 MB"

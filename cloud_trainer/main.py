@@ -5,13 +5,11 @@ from typing import Annotated
 
 import typer
 
-from cloud_trainer.config import TrainerConfig
 from cloud_trainer.control import access_commands
 from cloud_trainer.control import commands as control_commands
 from isthmus_entry_points import importing
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import load_config
 
 app = typer.Typer(
     help="Train the last blocks of the models of many edge agents.",
@@ -33,8 +31,10 @@ def serve(
     with importing("cloud-trainer"):
         import asyncio
 
+        from cloud_trainer.config import TrainerConfig
         from cloud_trainer.server import serve as serve_until_stopped
         from shared.commands.process_log import process_log
+        from shared.config import load_config
 
     named = {"server.listen": listen, "web.listen": web}
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
@@ -45,7 +45,7 @@ def serve(
 
 access_commands.register(app)
 control_commands.register(app)
-add_config(app, TrainerConfig)
+add_config(app, control_commands.trainer_config)
 
 
 def main() -> None:

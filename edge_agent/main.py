@@ -1,12 +1,12 @@
 """`edge-agent`: parses, builds, runs and closes.
 
-A command imports its code when it is called: most of them, and every --help, do not need torch.
+A command imports its code when it is called: most of them do not need torch, and no --help needs the configuration.
 """
 
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,17 +19,19 @@ from edge_agent.commands.plan import plan
 from edge_agent.commands.profile import profile
 from edge_agent.commands.simulate import simulate
 from edge_agent.commands.timeline import timeline
-from edge_agent.config import EdgeConfig
 from edge_agent.control import commands as control_commands
 from edge_agent.demo.command import demo
 from edge_agent.doctor.command import doctor
+from edge_agent.late_config import edge_config, load_edge_config
 from edge_agent.replaying.command import replay
 from isthmus_entry_points import importing
 from shared.commands.entry import add_config, add_version, run_command
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import load_config, toml_value
 from shared.errors import ConfigError
 from shared.files.private_files import state_directory
+
+if TYPE_CHECKING:
+    from edge_agent.config import EdgeConfig
 
 app = typer.Typer(
     help="Train a model with its first blocks on this device and the others beside a GPU.",
@@ -69,7 +71,7 @@ def run(
     named = {"trainer.address": trainer, "deployment.cut": cut, "output.directory": output, "output.trace": trace}
     named["web.listen"] = web
     flags = [*(overrides or []), *(f"{key}={value}" for key, value in named.items() if value is not None)]
-    loaded, going_on = load_config(EdgeConfig, config, flags), None
+    loaded, going_on = load_edge_config(config, flags), None
     terminal = Console(stderr=True)
     with process_log(loaded.log, LogLines(terminal)):
         if goes_on := resume or session is not None:
@@ -139,7 +141,7 @@ def model(
         from shared.model.spec import parse_examples
         from shared.training.optimizers import optimizer_bytes
 
-    loaded, first_weights = load_config(EdgeConfig, config, overrides or []), None
+    loaded, first_weights = load_edge_config(config, overrides), None
     if factory is not None and example is not None:
         chain = build_checked_chain(
             *(factory, parse_kwargs(kwargs), 0, parse_examples(example)),
@@ -180,12 +182,12 @@ app.command()(simulate)
 app.command()(timeline)
 app.command()(replay)
 app.command()(doctor)
-add_config(app, EdgeConfig)
+add_config(app, edge_config)
 
 
 def _gone_on_with(
-    loaded: EdgeConfig, config: Path | None, flags: list[str], session: str | None
-) -> tuple[EdgeConfig, str | None]:
+    loaded: "EdgeConfig", config: Path | None, flags: list[str], session: str | None
+) -> "tuple[EdgeConfig, str | None]":
     """Return the configuration to train under, and the stored session to resume.
 
     Without a file the session's record takes its place.
@@ -194,19 +196,18 @@ def _gone_on_with(
     from edge_agent.sessions.resuming import choose_session
     from edge_agent.sessions.session_record import SessionRecord
     from edge_agent.sessions.stored_session import sessions_folder
+    from shared.config import toml_value
 
     location = f"checkpoints.location={toml_value(loaded.checkpoints.location)}"  # where the session was found
 
-    def config_for(record: SessionRecord) -> EdgeConfig:
-        return (
-            loaded if config is not None else load_config(EdgeConfig, None, [*flags, location], recorded=record.config)
-        )
+    def config_for(record: SessionRecord) -> "EdgeConfig":
+        return loaded if config is not None else load_edge_config(None, [*flags, location], recorded=record.config)
 
     chosen = choose_session(sessions_folder(loaded), config_for, session)
     return (loaded, None) if chosen is None else (chosen.config, chosen.session_id)
 
 
-def _resume_command(loaded: EdgeConfig, config: Path | None, flags: list[str]) -> str:
+def _resume_command(loaded: "EdgeConfig", config: Path | None, flags: list[str]) -> str:
     """Return the command that a user types to go on with this run; a token is not shown."""
     file = [] if config is None else ["--config", str(config)]
     shown = [f"--set={flag}" for flag in flags if not flag.strip().startswith("trainer.token=")]

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from isthmus_entry_points import importing
 from shared.errors import ConfigError
-from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token, read_tokens
+from shared.transport.auth.scopes import AN_AGENTS, Scope
 
 _AUTHORITY_DAYS = 3650
 
@@ -59,6 +60,9 @@ def token(
     ] = None,
 ) -> None:
     """Make a token, add its hash to the trainer's file, and print it: nobody can find it out later."""
+    with importing("cloud-trainer"):
+        from shared.transport.auth.tokens import make_token, read_tokens
+
     secret, table = make_token(subject, scope or AN_AGENTS)
     if file.exists() and file.stat().st_size:
         read_tokens(file)

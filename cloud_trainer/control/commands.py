@@ -1,19 +1,30 @@
 """`cloud-trainer status`, `sessions` and the others: calls of the control service of the trainer that runs on this machine."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
 from rich.table import Column, Table
 
-from cloud_trainer.config import TrainerConfig
+from isthmus_entry_points import importing
 from shared.control.choices import SOON_SECONDS
 from shared.control.commands import ControlCall, ControlCommands, Interval, Level, every
 from shared.control.formatting import session_column, size, time_text, word
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
-_TRAINER = ControlCommands("cloud-trainer", "trainer", TrainerConfig, "TrainerControlService")
+if TYPE_CHECKING:
+    from cloud_trainer.config import TrainerConfig
+
+
+def trainer_config() -> "type[TrainerConfig]":
+    """Import the class of the configuration: no --help needs it."""
+    with importing("cloud-trainer"):
+        from cloud_trainer.config import TrainerConfig
+    return TrainerConfig
+
+
+_TRAINER = ControlCommands("cloud-trainer", "trainer", trainer_config, "TrainerControlService")
 
 
 def register(app: typer.Typer) -> None:

@@ -17,7 +17,7 @@ from cloud_trainer.sessions.session_store import SessionStore
 from shared.control.answers import deployment_status, level_now, set_level, watch
 from shared.placement import AGENT
 from shared.transport.auth.callers import caller
-from shared.transport.auth.tokens import Scope
+from shared.transport.auth.scopes import Scope
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

@@ -21,8 +21,9 @@ from shared.transport.auth.callers import Authenticator, FindTicket
 from shared.transport.auth.gate import Gate, GateLimits, scopes_of
 from shared.transport.auth.rate import RateLimit
 from shared.transport.auth.reloaded import Reloaded
+from shared.transport.auth.scopes import Scope
 from shared.transport.auth.tls import TlsFiles, server_credentials
-from shared.transport.auth.tokens import Scope, TokenBook, read_tokens
+from shared.transport.auth.tokens import TokenBook, read_tokens
 from shared.transport.rpc.status import status_of
 
 _log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from shared.errors import ProtocolError
 from shared.placement import AGENT
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.auth.callers import Caller, PeerLink, caller, no_such_ticket
-from shared.transport.auth.tokens import Scope
+from shared.transport.auth.scopes import Scope
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpened, LinkOpening

@@ -30,7 +30,7 @@ from shared.errors import (
 from shared.placement import AGENT
 from shared.training import block_state
 from shared.transport.auth.callers import Caller, caller, no_such_ticket
-from shared.transport.auth.tokens import Scope
+from shared.transport.auth.scopes import Scope
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import Kind, StatusError, passed_on
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.config import EdgeConfig
-from edge_agent.data_config import DatasetConfig
+from edge_agent.late_config import load_edge_config
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of
-from shared.config import load_config
+
+if TYPE_CHECKING:
+    from edge_agent.config import EdgeConfig
+    from edge_agent.data_config import DatasetConfig
 
 _SETS = ("train", "test", "calibration")
 _EXPORTS = ("onnx", "torch-export", "state-dict")
@@ -94,11 +96,11 @@ def export(
 
 def _chosen(
     config: Path | None, overrides: list[str] | None, data: str | None
-) -> tuple[EdgeConfig, DatasetConfig | None]:
+) -> "tuple[EdgeConfig, DatasetConfig | None]":
     """Return the configuration, and the dataset that `--data` names. Raises ConfigError."""
     flags = list(overrides or [])
     if data is not None and data not in _SETS:
         flags.append(f"data.test={data}" if data.startswith("{") else f'data.test={{factory="{data}"}}')
-    loaded = load_config(EdgeConfig, config, flags)
+    loaded = load_edge_config(config, flags)
     named = {"train": loaded.data.train, "calibration": loaded.data.calibration}
     return loaded, named.get(data or "", loaded.data.test)

@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.config import EdgeConfig
+from edge_agent.late_config import load_edge_config
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import load_config
 
 
 def forget(
@@ -19,5 +18,5 @@ def forget(
     with importing("edge-agent"):
         from edge_agent.sessions.stored_session import forget_session, sessions_folder
 
-    forget_session(sessions_folder(load_config(EdgeConfig, config, overrides or [])), session)
+    forget_session(sessions_folder(load_edge_config(config, overrides)), session)
     typer.echo(f"session {session} is forgotten here")

@@ -4,15 +4,17 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.config import EdgeConfig
-from edge_agent.data_config import DatasetConfig
-from shared.config import load_config, toml_value
+from edge_agent.late_config import load_edge_config
+from isthmus_entry_points import importing
 from shared.errors import ConfigError
 from shared.files.whole_file import write_together
+
+if TYPE_CHECKING:
+    from edge_agent.data_config import DatasetConfig
 
 _EDGE = """\
 # What this device trains, and with which trainer. All keys with their defaults: edge-agent config --example
@@ -84,7 +86,10 @@ def init(
     files = {name: directory / name for name in ("edge.toml", "trainer.toml")}
     if there := [path for path in files.values() if path.exists()]:
         raise ConfigError(f"{there[0]} is there already; name another folder, or move it away")
-    given = EdgeConfig()
+    with importing("edge-agent"):
+        from shared.config import toml_value
+
+    given = load_edge_config(None, None, environ={})
     model = _answered("model", "The network, as package.module:function", model, given.model.factory)
     train = _answered("train", "The samples to train on, as package.module:factory", train, given.data.train.factory)
     of_digits = given.data.test.factory if given.data.test is not None and train == given.data.train.factory else ""
@@ -93,7 +98,7 @@ def init(
     output = _answered("output", "Folder of the results", output, "run")
     flags = [f"model.factory={toml_value(model)}", f"data.train.factory={toml_value(train)}"]
     flags += [f"data.test={{factory={toml_value(test)}}}"] if test else []
-    load_config(EdgeConfig, None, [*flags, f"trainer.address={toml_value(trainer)}"], environ={})
+    load_edge_config(None, [*flags, f"trainer.address={toml_value(trainer)}"], environ={})
     host, _, port = trainer.rpartition(":")
     is_near = host in _LOOPBACK
     edge = _EDGE.format(
@@ -135,8 +140,10 @@ def _answered(option: str, question: str, answer: str | None, default: str) -> s
         raise ConfigError(f"nobody answers what --{option} is; give the option") from None
 
 
-def _dataset(factory: str, built_in: DatasetConfig | None) -> str:
+def _dataset(factory: str, built_in: "DatasetConfig | None") -> str:
     """Return a data set in TOML: with the arguments of ours, where that was chosen."""
+    from shared.config import toml_value
+
     kwargs = built_in.kwargs if built_in is not None and built_in.factory == factory else None
     return toml_value({"factory": factory, **({"kwargs": kwargs} if kwargs else {})})
 

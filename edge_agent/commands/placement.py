@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.config import EdgeConfig
-from edge_agent.placement_config import PlacementSection
+from edge_agent.late_config import load_edge_config
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import load_config
 
 
 def placement(
@@ -28,8 +26,9 @@ def placement(
         from edge_agent.commands.placement_tables import render, to_document
         from edge_agent.experiment.placement_report import report_on
         from edge_agent.experiment.workload import Workload
+        from edge_agent.placement_config import PlacementSection
 
-    loaded = load_config(EdgeConfig, config, overrides or [])
+    loaded = load_edge_config(config, overrides)
     if file is not None:
         loaded = loaded.model_copy(
             update={

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from edge_agent.commands.plans.plan_options import ANY, GIVEN, refuse_others
-from edge_agent.config import EdgeConfig
-from edge_agent.improvement_config import FollowedFigure, check_figure
+from edge_agent.late_config import load_edge_config
 from edge_agent.profiling.calibrate_on import CalibrateOn
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
-from shared.config import load_config
 from shared.errors import ConfigError
-from shared.registry.metrics import ACCURACY
 
 if TYPE_CHECKING:
+    from edge_agent.config import EdgeConfig
+    from edge_agent.improvement_config import FollowedFigure
     from edge_agent.planning.prediction import KnownDevices
     from edge_agent.profiling.calibration_trainings import CalibrationSettings
     from edge_agent.profiling.events import PieceDone
@@ -117,13 +116,13 @@ def profile(
         ),
     ] = 5,
     metric: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--calibrate-metric",
-            help="What copies are compared by: accuracy, loss, or one of training.metrics.",
+            help="What copies are compared by: loss, or one of training.metrics; accuracy when absent.",
             rich_help_panel=CALIBRATION,
         ),
-    ] = ACCURACY,
+    ] = None,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -159,7 +158,7 @@ def profile(
     if on is not CalibrateOn.DEVICE and not calibrate:
         raise ConfigError(f"--on {on} says who trains copies; it goes with --calibrate")
     flags = [*(overrides or []), *([f"trainer.address={trainer}"] if trainer else [])]
-    loaded = load_config(EdgeConfig, config, flags)
+    loaded = load_edge_config(config, flags)
     if worker is not None:
         refuse_others(context, OF_TABLES, "says nothing about a latency table")
         _measure_worker(loaded, out, worker, repeats, known or [], device)
@@ -199,9 +198,12 @@ def profile(
     _profile_pair(loaded, out, repeats, settings if calibrate else None, dry_run=dry_run)
 
 
-def _figure(config: EdgeConfig, metric: str, mode: str | None) -> FollowedFigure:
+def _figure(config: "EdgeConfig", metric: str | None, mode: str | None) -> "FollowedFigure":
     """Return the figure by which copies are judged. Raises ConfigError for one that is not computed."""
-    figure = FollowedFigure.model_validate({"metric": metric, "mode": mode})
+    from edge_agent.improvement_config import FollowedFigure, check_figure
+    from shared.registry.metrics import ACCURACY
+
+    figure = FollowedFigure.model_validate({"metric": metric or ACCURACY, "mode": mode})
     try:
         check_figure("--calibrate-metric", figure, config)
     except ValueError as cause:
@@ -210,7 +212,7 @@ def _figure(config: EdgeConfig, metric: str, mode: str | None) -> FollowedFigure
 
 
 def _profile_pair(
-    config: EdgeConfig, out: Path, repeats: int, calibration: "CalibrationSettings | None", *, dry_run: bool
+    config: "EdgeConfig", out: Path, repeats: int, calibration: "CalibrationSettings | None", *, dry_run: bool
 ) -> None:
     with importing("edge-agent"):
         from edge_agent.profiling.events import CopyTrained
@@ -228,7 +230,7 @@ def _profile_pair(
 
 
 def _profile_chain(
-    config: EdgeConfig, out: Path, repeats: int, order: str, tables: list[str], known: list[Path], *, dry_run: bool
+    config: "EdgeConfig", out: Path, repeats: int, order: str, tables: list[str], known: list[Path], *, dry_run: bool
 ) -> None:
     with importing("edge-agent"):
         from edge_agent.planning.prediction import complete, load_table
@@ -250,7 +252,7 @@ def _profile_chain(
         typer.echo(f"chain: {out}")
 
 
-def _profile_tiers(config: EdgeConfig, out: Path, repeats: int, *, dry_run: bool) -> None:
+def _profile_tiers(config: "EdgeConfig", out: Path, repeats: int, *, dry_run: bool) -> None:
     with importing("edge-agent"):
         from edge_agent.profiling.workers.tiers_profile import profile_tiers
 
@@ -262,7 +264,7 @@ def _profile_tiers(config: EdgeConfig, out: Path, repeats: int, *, dry_run: bool
 
 
 def _measure_worker(
-    config: EdgeConfig, out: Path, worker: str, repeats: int, known: list[Path], device: str | None
+    config: "EdgeConfig", out: Path, worker: str, repeats: int, known: list[Path], device: str | None
 ) -> None:
     with importing("edge-agent"):
         from edge_agent.planning.prediction import table_to_json
@@ -283,7 +285,7 @@ def _measure_worker(
 
 
 def _measured(
-    config: EdgeConfig,
+    config: "EdgeConfig",
     pieces: str,
     measure: "Callable[[Emit], Coroutine[Any, Any, T]]",
     more: "Mapping[type[PieceDone], str] | None" = None,

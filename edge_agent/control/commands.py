@@ -8,13 +8,12 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from edge_agent.config import EdgeConfig
 from edge_agent.control.tables import sessions_table, status_line, status_table, trainers_table
 from edge_agent.control.trend import Trend
+from edge_agent.late_config import edge_config, load_edge_config
 from edge_agent.planner_names import RUN_PLANNER_NAMES
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of, whole_numbers
-from shared.config import load_config
 from shared.control.choices import SOON_SECONDS
 from shared.control.commands import (
     AsJson,
@@ -32,7 +31,7 @@ from shared.errors import ConfigError, UnreachableError
 from shared.files.json_file import read_json
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
-AGENT = ControlCommands("edge-agent", "agent", EdgeConfig, "EdgeControlService")
+AGENT = ControlCommands("edge-agent", "agent", edge_config, "EdgeControlService")
 
 
 def register(app: typer.Typer) -> None:
@@ -208,7 +207,7 @@ def sessions(
             from edge_agent.control.status import session_statuses
             from edge_agent.sessions.stored_session import sessions_folder, stored_sessions
 
-        loaded = load_config(EdgeConfig, config, overrides or [])
+        loaded = load_edge_config(config, overrides)
         stored = session_statuses(stored_sessions(sessions_folder(loaded)))
         answer = pb.EdgeControlServiceListSessionsResponse(sessions=stored)
     show(answer, sessions_table(answer.sessions), as_json=as_json)

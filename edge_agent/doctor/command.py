@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from edge_agent.config import EdgeConfig
 from edge_agent.doctor.finding import Finding, Status
+from edge_agent.late_config import load_edge_config
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import load_config
 from shared.errors import UnfitError
 
 _STYLES = {Status.OK: "green", Status.ADVICE: "yellow", Status.FIX: "bold red", Status.SKIPPED: "dim"}
@@ -31,7 +30,7 @@ def doctor(
 
         from edge_agent.doctor.examine import examine
 
-    findings = asyncio.run(examine(load_config(EdgeConfig, config, overrides or [])))
+    findings = asyncio.run(examine(load_edge_config(config, overrides)))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

@@ -5,15 +5,18 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import Config, example_toml, load_config
 from shared.errors import ExitCode, IsthmusError, one_line
 from shared.files.private_files import close_new_files
 from shared.version import PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from shared.config import Config
 
 
 def add_version(name: str, app: typer.Typer) -> None:
@@ -33,8 +36,8 @@ def add_version(name: str, app: typer.Typer) -> None:
         pass
 
 
-def add_config(app: typer.Typer, kind: type[Config]) -> None:
-    """Give an application the command `config`. kind: its configuration."""
+def add_config(app: typer.Typer, kind: "Callable[[], type[Config]]") -> None:
+    """Give an application the command `config`. kind: imports the class of its configuration."""
 
     @app.command("config")
     def show_config(
@@ -43,10 +46,13 @@ def add_config(app: typer.Typer, kind: type[Config]) -> None:
         example: Annotated[bool, typer.Option(help="Print a commented file with every default instead.")] = False,
     ) -> None:
         """Print the configuration that is in force, or a commented example."""
+        cls = kind()
+        from shared.config import example_toml, load_config
+
         if example:
-            typer.echo(example_toml(kind), nl=False)
+            typer.echo(example_toml(cls), nl=False)
         else:
-            typer.echo(load_config(kind, config, overrides or []).model_dump_json(indent=2))
+            typer.echo(load_config(cls, config, overrides or []).model_dump_json(indent=2))
 
 
 def run_command(name: str, app: Callable[[], object]) -> None:
@@ -55,6 +61,9 @@ def run_command(name: str, app: Callable[[], object]) -> None:
     Its last sentence goes to standard error, as an event of the log where that is to be JSON.
     """
     close_new_files()
+    if sys.argv[1:] != ["--help"]:  # typer imports it for all else, where Ctrl-C might come out as any other error
+        with importing(name):
+            import pydantic  # noqa: F401
     try:
         app()
     except IsthmusError as error:

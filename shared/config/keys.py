@@ -45,9 +45,7 @@ def _tables(root: type[Config], section: Section, path: tuple[str, ...], descrip
     yield Table(path, description, tuple(_key(root, section, path, name) for name in fields if name not in nested))
     for name in fields:
         if name in nested:
-            yield from _tables(
-                root, getattr(section, name), (*path, name), _one_line(fields[name].description, path, name)
-            )
+            yield from _tables(root, getattr(section, name), (*path, name), _one_line(section, path, name))
 
 
 def _key(root: type[Config], section: Section, path: tuple[str, ...], name: str) -> Key:
@@ -57,10 +55,11 @@ def _key(root: type[Config], section: Section, path: tuple[str, ...], name: str)
     if default is None:
         assert field.examples, f"{'.'.join((*path, name))} has neither a default nor an example"
     example = field.examples[0] if field.examples else None
-    return Key(name, _one_line(field.description, path, name), allowed_text(schema), default, example)
+    return Key(name, _one_line(section, path, name), allowed_text(schema), default, example)
 
 
-def _one_line(description: str | None, path: tuple[str, ...], name: str) -> str:
+def _one_line(section: Section, path: tuple[str, ...], name: str) -> str:
+    description = type(section).describe_key(name)
     assert description, f"{'.'.join((*path, name))} has no docstring"
     return " ".join(description.split())
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
+from shared.config.docstrings import docstring_of
+
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _MAX_PORT = 65535
 
@@ -24,9 +26,13 @@ class Section(BaseModel):
         frozen=True,
         strict=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
-        defer_build=True,  # most commands read no configuration, and the help of none does
+        defer_build=True,  # a command reads few of the sections that it imports
     )
+
+    @classmethod
+    def describe_key(cls, key: str) -> str | None:
+        """Return the description of a field where it has one, else its docstring; None where it has neither."""
+        return cls.model_fields[key].description or docstring_of(cls, key)
 
 
 class OneOf:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from google.protobuf.duration_pb2 import Duration
@@ -14,13 +14,15 @@ from google.protobuf.message import Message
 from rich.console import RenderableType
 
 from shared.commands.options import ConfigFile, Overrides
-from shared.config import Config, load_config
 from shared.control.address import described_target, find_targets
 from shared.control.choices import LEAST_SECONDS, MOST_SECONDS, SOON_SECONDS, LevelName
 from shared.control.formatting import show
 from shared.errors import ConfigError
 from shared.wire.isthmus.v1.control_pb2 import DESCRIPTOR as CONTRACT
 from shared.wire.isthmus.v1.control_pb2 import LogLevel
+
+if TYPE_CHECKING:
+    from shared.config import Config
 
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON, as grpcurl prints it.")]
 Control = Annotated[str | None, typer.Option(help="Where it is controlled: unix:/path or host:port (control.listen).")]
@@ -62,8 +64,8 @@ class ControlCommands:
     """As it is installed: "edge-agent"."""
     who: str
     """As sentences name it: "agent"."""
-    config: type[Config]
-    """Class of the program's configuration; it has the section [control]."""
+    config: "Callable[[], type[Config]]"
+    """Import of the class of the program's configuration; it has the section [control]."""
     service: str
     """Name of its control service in the contract."""
 
@@ -75,10 +77,12 @@ class ControlCommands:
         may be meant, UnreachableError when nobody listens, RefusedError for a
         refusal.
         """
+        kind = self.config()
         # Only here: --help has no use for gRPC.
+        from shared.config import load_config
         from shared.control.calling import calling
 
-        loaded: Any = load_config(self.config, config, overrides or [])
+        loaded: Any = load_config(kind, config, overrides or [])
         listen = control or loaded.control.listen
         if listen == "none":
             raise NotControlledError(

@@ -16,8 +16,9 @@ from shared.errors import ConfigError, ListenError
 from shared.transport.auth.callers import Authenticator
 from shared.transport.auth.gate import Gate, GateLimits, scopes_of
 from shared.transport.auth.reloaded import Reloaded
+from shared.transport.auth.scopes import Scope
 from shared.transport.auth.tls import TlsFiles, read_material
-from shared.transport.auth.tokens import Scope, TokenBook, read_tokens
+from shared.transport.auth.tokens import TokenBook, read_tokens
 from shared.web.calls import Calls
 from shared.web.connections import BrowserConnections
 from shared.web.site import Site

@@ -47,7 +47,8 @@ from shared.training.held_state import copy_state, put_back, states_in
 from shared.training.recipe import Recipe
 from shared.training.state_file import serialize
 from shared.training.step_log import check_steps
-from shared.transport.auth.tokens import Scope, make_token, read_tokens
+from shared.transport.auth.scopes import Scope
+from shared.transport.auth.tokens import make_token, read_tokens
 from tests.fuzz.damage import absurd_texts, damaged, json_files, json_values, reworded
 from tests.fuzz.good_files import (
     CSV,

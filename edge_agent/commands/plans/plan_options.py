@@ -9,7 +9,6 @@ import typer
 from edge_agent.planner_names import DEFAULT_BITS
 from isthmus_entry_points import importing
 from shared.errors import PlanError
-from shared.registry import bit_widths
 
 if TYPE_CHECKING:
     from edge_agent.planning import Profile, Rates
@@ -91,6 +90,8 @@ def refuse_forbidden(planners: Collection[str], *, allow_edge_only: bool) -> Non
 
 def parse_bits(text: str) -> tuple[int, ...]:
     """Bit widths written as 2,4,8,32."""
+    from shared.registry import bit_widths
+
     try:
         widths = tuple(int(field) for field in text.split(","))
     except ValueError as error:

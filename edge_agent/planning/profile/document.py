@@ -52,11 +52,7 @@ ByCut = Annotated[tuple[Bytes | None, ...], Field(max_length=MOST_BLOCKS + 1)]
 Bits = Annotated[int, Field(ge=1, le=FLOAT32_BITS)]
 
 
-class _Profiled(Section, use_attribute_docstrings=False):
-    """A section of the file. Nothing prints what its keys mean, and to look that up would take longer than to read one."""
-
-
-class SampleSeconds(_Profiled):
+class SampleSeconds(Section):
     """The seconds of each block on a worker, by samples."""
 
     forward: LineByBlock
@@ -67,7 +63,7 @@ class SampleSeconds(_Profiled):
     """Seconds at this end of each message that the worker sends or receives, by bytes on the link."""
 
 
-class ProfiledWorker(_Profiled):
+class ProfiledWorker(Section):
     """A worker, and what was timed on it."""
 
     name: WorkerName
@@ -80,7 +76,7 @@ class ProfiledWorker(_Profiled):
     by_samples: SampleSeconds | None = None
 
 
-class ProfiledLink(_Profiled):
+class ProfiledLink(Section):
     """A link between two workers; null where it was not measured."""
 
     between: tuple[WorkerName, WorkerName]
@@ -90,7 +86,7 @@ class ProfiledLink(_Profiled):
     round_trip_seconds: Seconds | None = None
 
 
-class CodecTimes(_Profiled):
+class CodecTimes(Section):
     """The effect of a codec on float32. Its times are by the bytes of the float32 form."""
 
     bits: Bits
@@ -98,7 +94,7 @@ class CodecTimes(_Profiled):
     decode: Line
 
 
-class ProfiledLayer(_Profiled):
+class ProfiledLayer(Section):
     """A layer of a member of a group that is alone on its link."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -116,7 +112,7 @@ class ProfiledLayer(_Profiled):
         return self
 
 
-class ProfileDocument(_Profiled):
+class ProfileDocument(Section):
     """A whole file."""
 
     schema_name: Annotated[Literal["isthmus.profile/v3"], Field(alias="schema")] = SCHEMA

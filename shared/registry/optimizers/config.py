@@ -7,6 +7,7 @@ then each optimizer's own holds.
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, JsonValue, PositiveFloat, create_model, model_validator
+from pydantic.fields import FieldInfo
 
 from shared.config import Section, toml_value
 from shared.config.arguments import check_arguments
@@ -45,6 +46,21 @@ class _Chosen(Section):
     kwargs: dict[str, JsonValue]
     clip: str
     clip_norm: float | None
+
+    @classmethod
+    def describe_key(cls, key: str) -> str | None:
+        """See `Section.describe_key`; of a key that some optimizers have, with their names."""
+        if (own := super().describe_key(key)) is not None:
+            return own
+        having = _having(key)
+        if not having:
+            return OptimizerSettings.describe_key(key)
+        text = (OPTIMIZERS[next(iter(having))].settings.describe_key(key) or "").rstrip(".")
+        users: dict[str, list[str]] = {}
+        for name, field in having.items():
+            users.setdefault(toml_value(field.default), []).append(name)
+        differing = "; ".join(f"{value} with {', '.join(names)}" for value, names in users.items())
+        return f"{text} ({', '.join(having)})." + (f" Left out, {differing}." if len(users) > 1 else "")
 
     @model_validator(mode="after")
     def _keys_suit_the_optimizer(self) -> Self:
@@ -102,19 +118,16 @@ def _fields() -> dict[str, Any]:
 
 
 def _shared_field(key: str) -> tuple[Any, Any]:
-    """The type and field of a key that some optimizers have, described with their names."""
-    having = {name: OPTIMIZERS[name].settings.model_fields[key] for name, keys in _OWN_KEYS.items() if key in keys}
-    first = next(iter(having.values()))
-    text = f"{(first.description or '').rstrip('.')} ({', '.join(having)})."
-    users: dict[str, list[str]] = {}
-    for name, field in having.items():
-        users.setdefault(toml_value(field.default), []).append(name)
-    if len(users) == 1:
-        return first.rebuild_annotation(), Field(first.default, description=text)
-    own = "; ".join(f"{value} with {', '.join(names)}" for value, names in users.items())
-    return first.rebuild_annotation() | None, Field(
-        None, examples=[first.default], description=f"{text} Left out, {own}."
-    )
+    """The type and field of a key that some optimizers have."""
+    first, *others = _having(key).values()
+    if all(field.default == first.default for field in others):
+        return first.rebuild_annotation(), Field(first.default)
+    return first.rebuild_annotation() | None, Field(None, examples=[first.default])
+
+
+def _having(key: str) -> dict[str, FieldInfo]:
+    """The field of this key of each optimizer that has it."""
+    return {name: spec.settings.model_fields[key] for name, spec in OPTIMIZERS.items() if key in _OWN_KEYS[name]}
 
 
 if TYPE_CHECKING:

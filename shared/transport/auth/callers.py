@@ -9,7 +9,8 @@ import grpc
 
 from shared.errors import ConfigError
 from shared.transport.auth.reloaded import Reloaded
-from shared.transport.auth.tokens import AN_AGENTS, Scope, TokenBook
+from shared.transport.auth.scopes import AN_AGENTS, Scope
+from shared.transport.auth.tokens import TokenBook
 from shared.transport.rpc.status import Kind, StatusError
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -22,7 +22,7 @@ from shared.events.calls import CallMade, CallRefused
 from shared.transport.auth.callers import Authenticator, Caller, Context, set_caller
 from shared.transport.auth.places import Places
 from shared.transport.auth.rate import RateLimit
-from shared.transport.auth.tokens import Scope
+from shared.transport.auth.scopes import Scope
 from shared.transport.rpc.contract import path_of
 from shared.transport.rpc.status import StatusError, abort
 from shared.wire.isthmus.v1 import options_pb2

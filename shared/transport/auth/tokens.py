@@ -14,7 +14,6 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -22,27 +21,11 @@ from pydantic import Field, ValidationError
 
 from shared.config import Section, first_complaint, parse_toml
 from shared.errors import ConfigError
+from shared.transport.auth.scopes import Scope
 from shared.transport.auth.secrets import read_file
 
 TOKEN_BYTES = 32
 """Random bytes of a token."""
-
-
-class Scope(StrEnum):
-    """The rights of a token. Every call needs exactly one of them."""
-
-    TRAIN = "train"
-    """Scope of an agent: open sessions and move tensors, with computing time and memory."""
-    CONTROL = "control"
-    """Change or end a session."""
-    READ = "read"
-    """Look at sessions, at the health of services and at the contract."""
-    OPERATE = "operate"
-    """Scope of an operator: see and end all sessions, and stop the trainer. No agent needs it."""
-
-
-AN_AGENTS = (Scope.TRAIN, Scope.CONTROL, Scope.READ)
-"""Scopes that an agent needs; they concern its own sessions only."""
 
 
 class TokenEntry(Section):

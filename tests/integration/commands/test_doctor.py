@@ -9,7 +9,7 @@ from cloud_trainer.control.certificates import Identity, issue, make_authority
 from edge_agent.doctor.examine import WAY_TO_THE_TRAINER, examine_trainers
 from edge_agent.doctor.finding import Status
 from shared.errors import ExitCode
-from shared.transport.auth.tokens import Scope
+from shared.transport.auth.scopes import Scope
 from tests.support.peers.strangers import Doorkeeper
 from tests.support.running import edge_config, run_agent, running_trainer, trainer_process
 

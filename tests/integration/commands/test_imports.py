@@ -20,6 +20,8 @@ DEAR = (
     "prometheus_client",
     "fsspec",
     "cryptography",
+    "pydantic",
+    "shared.config",
 )
 SCRIPT = (
     "import atexit, isthmus_entry_points, sys\n"
@@ -27,7 +29,6 @@ SCRIPT = (
     "isthmus_entry_points.{function}()"
 )
 AGENT = (
-    "--help",
     "--version",
     "run --help",
     "profile --help",
@@ -35,15 +36,20 @@ AGENT = (
     "placement --help",
     "doctor --help",
     "status --help",
-    "config",
-    "config --example",
-    "config --set=training.optimizer.name=lion --set=deployment.codec=uniform8",
     "plan --help",
     "simulate --help",
 )
-TRAINER = ("--help", "serve --help", "status --help", "config --example", "token --help", "certs --help")
+AGENT_CONFIG = (
+    "config",
+    "config --example",
+    "config --set=training.optimizer.name=lion --set=deployment.codec=uniform8",
+)
+TRAINER = ("serve --help", "status --help", "token --help", "certs --help")
+TRAINER_CONFIG = ("config --example",)
 
-QUICK = ("--help", "run --help", "serve --help", "doctor --help", "config --example")
+CONFIGURED = {"pydantic", "shared.config"}
+"""The modules that read a configuration, or a profile."""
+QUICK = ("run --help", "serve --help", "doctor --help", "config --example")
 """Commands that `make test` tries."""
 
 
@@ -64,6 +70,11 @@ def imported(function: str, arguments: str, folder, *, code: int = 0) -> set[str
     return set(names)
 
 
+@pytest.mark.parametrize("function", ["edge_agent", "cloud_trainer"])
+def test_the_help_of_a_program_imports_nothing_dear(tmp_path, function):
+    assert imported(function, "--help", tmp_path) == set()
+
+
 @pytest.mark.first_case
 @pytest.mark.parametrize(
     ("function", "arguments"),
@@ -74,20 +85,34 @@ def imported(function: str, arguments: str, folder, *, code: int = 0) -> set[str
     ],
     ids=lambda value: value,
 )
-def test_a_command_that_runs_no_model_imports_nothing_dear(tmp_path, function, arguments):
-    assert imported(function, arguments, tmp_path) == set()
+def test_a_command_that_reads_no_configuration_imports_what_typer_does_alone(tmp_path, function, arguments):
+    assert imported(function, arguments, tmp_path) == {"pydantic"}
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        pytest.param(function, each, marks=[] if each in QUICK else pytest.mark.slow)
+        for function, commands in (("edge_agent", AGENT_CONFIG), ("cloud_trainer", TRAINER_CONFIG))
+        for each in commands
+    ],
+    ids=lambda value: value,
+)
+def test_a_command_that_runs_no_model_imports_what_reads_a_configuration_alone(tmp_path, function, arguments):
+    assert imported(function, arguments, tmp_path) == CONFIGURED
 
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("function", ["edge_agent", "cloud_trainer"])
-def test_a_call_of_the_control_service_imports_grpc_alone(tmp_path, function):
+def test_a_call_of_the_control_service_imports_grpc_and_no_other_dear_module(tmp_path, function):
     nobody = f"status --control=unix:{tmp_path}/none.sock"
-    assert imported(function, nobody, tmp_path, code=ExitCode.UNREACHABLE) == {"grpc"}
+    assert imported(function, nobody, tmp_path, code=ExitCode.UNREACHABLE) == {"grpc", *CONFIGURED}
 
 
-def test_planning_imports_numpy_alone(tmp_path):
+def test_planning_imports_numpy_and_what_reads_a_profile_alone(tmp_path):
     arguments = "plan --profile profile.json --uplink 8mbit --downlink 8mbit --bits 8,32"
-    assert imported("edge_agent", arguments, tmp_path) == {"numpy"}
+    assert imported("edge_agent", arguments, tmp_path) == {"numpy", *CONFIGURED}
 
 
 def test_simulating_imports_no_torch(tmp_path):
@@ -98,12 +123,18 @@ def test_simulating_imports_no_torch(tmp_path):
 
 def test_forgetting_a_session_imports_what_reads_files_alone(tmp_path):
     refused = imported("edge_agent", "forget nobodys", tmp_path, code=ExitCode.CONFIG)
-    assert refused == {"structlog", "fsspec"}
+    assert refused == {"structlog", "fsspec", *CONFIGURED}
 
 
 def test_the_agent_can_be_imported_for_its_configuration_alone():
     script = "import sys; from isthmus import EdgeConfig; EdgeConfig(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_a_configuration_is_read_without_the_source_of_its_sections():
+    script = "import isthmus, linecache; isthmus.load_config(isthmus.EdgeConfig, None); print(linecache.cache)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout == "{}\n"
 
 
 def test_a_notebook_completes_what_the_agent_exports_without_importing_it():

@@ -99,10 +99,12 @@ def test_a_program_imports_isthmus_whatever_lies_beside_it(tmp_path, found):
 @pytest.mark.parametrize(
     ("name", "command", "module"),
     [
-        ("edge-agent", "--help", "pydantic"),
+        ("edge-agent", "--help", "rich"),
+        ("edge-agent", "config", "pydantic"),
         ("edge-agent", "model", "torch"),
         ("edge-agent", "run", "torch"),
-        ("cloud-trainer", "--help", "pydantic"),
+        ("cloud-trainer", "--help", "rich"),
+        ("cloud-trainer", "config", "pydantic"),
         ("cloud-trainer", "serve", "torch"),
     ],
 )

@@ -15,7 +15,7 @@ from cloud_trainer.rpc.access import SCOPES
 from isthmus import run_training
 from shared.errors import ExitCode
 from shared.telemetry.logs import configure_logs
-from shared.transport.auth.tokens import Scope
+from shared.transport.auth.scopes import Scope
 from shared.transport.rpc.health import serving
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.conftest import ROOT

@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from isthmus import run_training
 from shared.errors import ExitCode, RefusedError, UnreachableError
-from shared.transport.auth.tokens import AN_AGENTS, make_token
+from shared.transport.auth.scopes import AN_AGENTS
+from shared.transport.auth.tokens import make_token
 from shared.transport.stream.packets import serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

@@ -12,7 +12,8 @@ from benchmarks.net.relay import Fault, Relay
 from isthmus import run_training
 from shared.errors import ExitCode
 from shared.transport.auth.gate import LOOK_SECONDS
-from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
+from shared.transport.auth.scopes import AN_AGENTS, Scope
+from shared.transport.auth.tokens import make_token
 from shared.transport.rpc.status import retry_after_seconds
 from shared.wire.isthmus.v1 import control_pb2 as control
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

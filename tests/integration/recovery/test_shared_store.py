@@ -7,7 +7,7 @@ import pytest
 
 from isthmus import run_training
 from shared.transport.auth.callers import Caller, set_caller
-from shared.transport.auth.tokens import Scope
+from shared.transport.auth.scopes import Scope
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 from tests.support.commands import MLP

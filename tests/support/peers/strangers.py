@@ -14,8 +14,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from cloud_trainer.control.certificates import Identity, Signed, issue, make_authority
 from cloud_trainer.rpc.access import SCOPES
+from shared.transport.auth.scopes import AN_AGENTS, Scope
 from shared.transport.auth.tls import TlsFiles, channel_credentials
-from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
+from shared.transport.auth.tokens import make_token
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.packets import serialize
 from shared.version import PROTOCOL_VERSION

@@ -10,7 +10,8 @@ from cloud_trainer.main import app as trainer_app
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
 from shared.client.credentials import trainer_access
 from shared.errors import ConfigError
-from shared.transport.auth.tokens import Scope, read_tokens
+from shared.transport.auth.scopes import Scope
+from shared.transport.auth.tokens import read_tokens
 
 
 def test_a_token_makes_nobody_an_operator_unless_it_says_so(tmp_path):

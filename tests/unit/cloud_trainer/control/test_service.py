@@ -18,7 +18,7 @@ from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from shared.transport.auth.callers import ANYONE, Caller, set_caller
-from shared.transport.auth.tokens import AN_AGENTS, Scope
+from shared.transport.auth.scopes import AN_AGENTS, Scope
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import control_pb2 as pb
 

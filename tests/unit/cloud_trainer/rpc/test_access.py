@@ -12,7 +12,8 @@ from cloud_trainer.rpc.access import build_gate
 from cloud_trainer.rpc.connections import Connections
 from shared.config import is_loopback, load_config
 from shared.errors import ConfigError
-from shared.transport.auth.tokens import Scope, make_token
+from shared.transport.auth.scopes import Scope
+from shared.transport.auth.tokens import make_token
 
 HOME = ["127.0.0.1:0", "127.8.9.1:50051", "[::1]:0", "localhost:1"]
 ABROAD = ["0.0.0.0:0", "[::]:0", "192.168.1.5:50051", "[2001:db8::1]:1", "gpu.example.org:50051", "localhost.example:1"]

@@ -6,7 +6,8 @@ from cloud_trainer.control.certificates import Identity, issue, make_authority
 from edge_agent.config import EdgeConfig
 from shared.config import load_config
 from shared.errors import ConfigError, ExitCode
-from shared.transport.auth.tokens import AN_AGENTS, Scope, make_token
+from shared.transport.auth.scopes import AN_AGENTS, Scope
+from shared.transport.auth.tokens import make_token
 from tests.support.browser import NothingBehind, get, post, served, trusting
 
 

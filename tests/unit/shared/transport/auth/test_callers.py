@@ -5,7 +5,8 @@ import pytest
 
 from shared.transport.auth.callers import Authenticator, Caller
 from shared.transport.auth.reloaded import Reloaded
-from shared.transport.auth.tokens import Scope, TokenBook
+from shared.transport.auth.scopes import Scope
+from shared.transport.auth.tokens import TokenBook
 from shared.transport.rpc.status import StatusError
 
 LINK, OTHER = "/a.Service/Link", "/a.Service/Other"

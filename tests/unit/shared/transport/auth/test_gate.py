@@ -10,7 +10,8 @@ from shared.events.calls import CallMade, CallRefused
 from shared.transport.auth.callers import Authenticator, Caller, PeerLink, PeerTicket, caller
 from shared.transport.auth.gate import Gate, GateLimits
 from shared.transport.auth.reloaded import Reloaded
-from shared.transport.auth.tokens import Scope, make_token, read_tokens
+from shared.transport.auth.scopes import Scope
+from shared.transport.auth.tokens import make_token, read_tokens
 from shared.transport.rpc.status import status_of
 
 Code = grpc.StatusCode

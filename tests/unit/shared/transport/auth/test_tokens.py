@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.errors import ConfigError
-from shared.transport.auth.tokens import Scope, make_token, read_tokens
+from shared.transport.auth.scopes import Scope
+from shared.transport.auth.tokens import make_token, read_tokens
 
 SUBJECTS = st.from_regex(r"[A-Za-z0-9_.@-]{1,64}", fullmatch=True)
 
