@@ -30,12 +30,13 @@ def trained(config: EdgeConfig, weights: Path | None, dataset: DatasetConfig | N
 
     Both sets of samples of the workload are that one. Raises ConfigError, DataError or ModelError.
     """
+    named_by = "--weights"
     if weights is None:
         if config.output.directory is None:
             raise ConfigError(
                 "output.directory is left out, so nothing says where the trained weights are; give --weights"
             )
-        weights = config.output.directory / MODEL
+        weights, named_by = config.output.directory / MODEL, "output.directory"
     if (dataset := dataset or config.data.test) is None:
         raise ConfigError("data.test is left out, so there are no samples to compute on; give --data")
     prepare_process(config.compute.threads)
@@ -49,7 +50,8 @@ def trained(config: EdgeConfig, weights: Path | None, dataset: DatasetConfig | N
                 "deployment": DeploymentConfig(),  # its codecs and caches are of steps, of which there are none
                 "group": GroupSection(),
             }
-        )
+        ),
+        weights_named_by=named_by,
     )
     with closing(workload), torch.no_grad():
         workload.chain.module.eval()

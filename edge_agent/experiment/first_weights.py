@@ -13,6 +13,8 @@ from shared.errors import ConfigError, ModelError
 from shared.model.learning import ParameterNames
 from shared.model.snapshot import same_bits
 
+START_FROM = "training.start_from"
+"""Key of a run that names the file."""
 _NAMED = 3
 """Names that a sentence lists before it counts the others."""
 _LOGGED = 20
@@ -47,15 +49,18 @@ class FirstWeights:
         return {key: _listed(names, _LOGGED) if names else "none" for key, names in lists.items()}
 
 
-def load_weights(module: nn.Module, start: StartFromConfig) -> FirstWeights:
+def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = START_FROM) -> FirstWeights:
     """Put the weights of a file into `module`, in place.
 
     The file has every tensor of the module's state dict, with its shape and type, but for those that `start.allow` names. One
     that has several names, as tied weights have, may stand under one of them. Buffers that the state dict leaves out may be
     there, too. Names count without the prefixes of torch.compile and of torch's parallel models. Raises ConfigError, and
-    changes nothing, for any other file.
+    changes nothing, for any other file. named_by: the key or option that names it, with which the error begins.
     """
-    weights = read_weights(start.path)
+    try:
+        weights = read_weights(start.path)
+    except ConfigError as cause:
+        raise ConfigError(f"{named_by}: {cause}") from cause
     targets = _compiled_off(
         (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     )
@@ -75,11 +80,11 @@ def load_weights(module: nn.Module, start: StartFromConfig) -> FirstWeights:
             [name for name in unused if name not in may_differ],
             given,
             targets,
-            start,
+            may_widen=named_by == START_FROM and not start.widen,
         )
         _check_contradictions(fitting, targets)
     except _MisfitError as misfit:
-        raise ConfigError(f"training.start_from: {start.path} does not fit the model: {misfit}") from None
+        raise ConfigError(f"{named_by}: {start.path} does not fit the model: {misfit}") from None
     with torch.no_grad():
         for name, value in fitting.items():
             targets[name].copy_(value)
@@ -118,7 +123,7 @@ def _parallel_off(given: dict[str, Tensor], targets: Mapping[str, Tensor]) -> di
 def _differing(allowed: Sequence[str], names: Iterable[str]) -> set[str]:
     """Return the names that may differ. Raises ConfigError for one that is allowed and nowhere."""
     try:
-        chosen = ParameterNames("training.start_from.allow", allowed)
+        chosen = ParameterNames(f"{START_FROM}.allow", allowed)
         return chosen.chosen(names, "neither the file nor the model has a tensor")
     except ModelError as cause:
         raise ConfigError(str(cause)) from cause
@@ -141,9 +146,13 @@ def _check_misfits(
     unused: Sequence[str],
     given: Mapping[str, Tensor],
     targets: Mapping[str, Tensor],
-    start: StartFromConfig,
+    *,
+    may_widen: bool,
 ) -> None:
-    """Refuse what is missing, what is not the model's, and other shapes or types, in this order."""
+    """Refuse what is missing, what is not the model's, and other shapes or types, in this order.
+
+    may_widen: whether the user could have other types taken.
+    """
     foreign = [name for name in unused if name not in targets]
     unlike = [name for name in targets if name in set(unused)]
     missing = [name for name in lacking if name not in given]
@@ -154,12 +163,8 @@ def _check_misfits(
     if unlike:
         name, *others = unlike
         too = f"; the shapes or types of {_listed(others)} differ, too" if others else ""
-        widening = any(_is_narrower(given[each], targets[each]) for each in unlike) and not start.widen
-        how = (
-            "; training.start_from.widen = true takes types of fewer bits, whose values stay the same"
-            if widening
-            else ""
-        )
+        widening = may_widen and any(_is_narrower(given[each], targets[each]) for each in unlike)
+        how = f"; {START_FROM}.widen = true takes types of fewer bits, whose values stay the same" if widening else ""
         raise _MisfitError(f"{name!r} is {_form(given[name])} and must be {_form(targets[name])}{too}{how}")
 
 

@@ -53,7 +53,8 @@ class Weights:
 
 
 def read_weights(path: Path) -> Weights:
-    """Read a file of weights, an index of shards, or the folder that has either. Raises ConfigError for anything else."""
+    """Read a file of weights, an index of shards, or the folder that has either. Raises ConfigError for anything else,
+    whose sentence begins with the path."""
     try:
         if path.is_dir():
             path = _in_folder(path)
@@ -61,13 +62,13 @@ def read_weights(path: Path) -> Weights:
             return Weights(_read(path), _digest(path).hexdigest())
         return _read_shards(path)
     except OSError as cause:
-        raise _refusal(f"{cause.filename or path} cannot be read: {cause.strerror or cause}") from cause
+        raise ConfigError(f"{cause.filename or path} cannot be read: {cause.strerror or cause}") from cause
 
 
 def _in_folder(folder: Path) -> Path:
     there = [folder / name for name in _NAMES if (folder / name).exists()]
     if not there:
-        raise _refusal(f"{folder} has none of {', '.join(_NAMES[:-1])} and {_NAMES[-1]}")
+        raise ConfigError(f"{folder} has none of {', '.join(_NAMES[:-1])} and {_NAMES[-1]}")
     return there[0]
 
 
@@ -84,18 +85,18 @@ def _read_shards(index: Path) -> Weights:
     except (ValueError, RecursionError, TypeError, KeyError):
         shards = None
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
-        raise _refusal(
+        raise ConfigError(
             f"{index} is no index of shards: a JSON object whose weight_map says in which file each tensor is"
         )
     digest, read = xxhash.xxh3_128(text), dict[str, Mapping[str, Tensor]]()
     for shard in sorted(set(shards.values())):
         if Path(shard).name != shard:
-            raise _refusal(f"{index} names the shard {shard[:80]!r}, which is no file beside it")
+            raise ConfigError(f"{index} names the shard {shard[:80]!r}, which is no file beside it")
         read[shard] = _read(index.with_name(shard))
         digest.update(_digest(index.with_name(shard)).digest())
     for name, shard in shards.items():
         if name not in read[shard]:
-            raise _refusal(f"{index} says that {name[:80]!r} is in {shard}, where it is not")
+            raise ConfigError(f"{index} says that {name[:80]!r} is in {shard}, where it is not")
     return Weights({name: read[shard][name] for name, shard in shards.items()}, digest.hexdigest())
 
 
@@ -103,14 +104,16 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     with path.open("rb") as file:
         begin = file.read(len(_POINTER))
     if begin == _POINTER:
-        raise _refusal(f"{path} is a pointer of Git LFS; `git lfs pull` fetches the weights")
+        raise ConfigError(f"{path} is a pointer of Git LFS; `git lfs pull` fetches the weights")
     # The length of the head of a safetensors file can look like the others' beginnings, so its brace is asked first.
     if begin[8:9] != b"{" and begin.startswith((_ARCHIVE, _PICKLE)):
         return _state_dict(path, _saved_by_torch(path, is_archive=begin.startswith(_ARCHIVE)))
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, ValueError, KeyError) as cause:
-        raise _refusal(f"{path} is neither a safetensors file nor one of torch.save: {_first_line(cause)}") from cause
+        raise ConfigError(
+            f"{path} is neither a safetensors file nor one of torch.save: {_first_line(cause)}"
+        ) from cause
 
 
 def _saved_by_torch(path: Path, *, is_archive: bool) -> Any:
@@ -124,7 +127,7 @@ def _saved_by_torch(path: Path, *, is_archive: bool) -> Any:
     except pickle.UnpicklingError as cause:
         if found := _UNKNOWN.search(str(cause)):
             name = next(filter(None, found.groups()))
-            raise _refusal(
+            raise ConfigError(
                 f"{path} has a pickled {name[:80]}, which could run code as it is read; if you trust it, convert it once by "
                 f"{_WRITE_ONCE}, or with .state_dict() if it is a whole module"
             ) from cause
@@ -154,14 +157,14 @@ def _state_dict(path: Path, saved: Any) -> Mapping[str, Tensor]:
             saved, place = saved[inside[0]], f"{inside[0]}."
         elif saved:
             names = " and ".join(repr(name)[:80] for name in list(saved)[:3])
-            raise _refusal(f"{path} has no state dict: its keys are {names}, and none of {', '.join(_STATES)}")
+            raise ConfigError(f"{path} has no state dict: its keys are {names}, and none of {', '.join(_STATES)}")
     if not isinstance(saved, Mapping):
-        raise _refusal(f"{path} has no state dict: it holds a {type(saved).__name__}")
+        raise ConfigError(f"{path} has no state dict: it holds a {type(saved).__name__}")
     if not saved:
-        raise _refusal(f"{path} has no state dict: it is empty")
+        raise ConfigError(f"{path} has no state dict: it is empty")
     for name, value in saved.items():
         if problem := _unfit(name, value, place):
-            raise _refusal(f"{path} has no state dict of ordinary tensors: {problem}")
+            raise ConfigError(f"{path} has no state dict of ordinary tensors: {problem}")
     return {name: value.detach() for name, value in saved.items()}
 
 
@@ -179,12 +182,8 @@ def _unfit(name: Any, value: Any, place: str) -> str:
 
 
 def _torn(path: Path, cause: Exception) -> ConfigError:
-    return _refusal(f"{path} cannot be read as a file of torch.save: {_first_line(cause) or type(cause).__name__}")
+    return ConfigError(f"{path} cannot be read as a file of torch.save: {_first_line(cause) or type(cause).__name__}")
 
 
 def _first_line(cause: Exception) -> str:
     return str(cause).partition("\n")[0].partition(". ")[0][:200]
-
-
-def _refusal(sentence: str) -> ConfigError:
-    return ConfigError(f"training.start_from: {sentence}")

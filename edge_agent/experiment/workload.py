@@ -12,7 +12,7 @@ from edge_agent.data.order import load_order
 from edge_agent.data.skipping import Skipping
 from edge_agent.data.transform import BatchTransform
 from edge_agent.deployment_config import DeploymentConfig
-from edge_agent.experiment.first_weights import load_weights
+from edge_agent.experiment.first_weights import START_FROM, load_weights
 from edge_agent.experiment.iterated import check_iterated
 from edge_agent.experiment.judging import why_one_judge
 from edge_agent.experiment.operations import block_operations
@@ -40,8 +40,12 @@ from shared.training.schedule import check_schedule
 class Workload:
     """Raises ConfigError, DataError or ModelError for what cannot be trained."""
 
-    def __init__(self, config: EdgeConfig, schedule_steps: int | None = None) -> None:
-        """schedule_steps: the length of the training that the schedule was begun with; None for a new one."""
+    def __init__(
+        self, config: EdgeConfig, schedule_steps: int | None = None, weights_named_by: str = START_FROM
+    ) -> None:
+        """schedule_steps: the length of the training that the schedule was begun with; None for a new one.
+        weights_named_by: the key or option that names the file of the first weights.
+        """
         self.config = config
         data, training = config.data, config.training
         train = load_dataset(data.train.factory, data.train.kwargs)
@@ -127,7 +131,9 @@ class Workload:
         Grouping(training.optimizer).check(self.chain.module)
         check_weights(self.chain.module, self.recipe)
         self.first_weights = (
-            None if training.start_from is None else load_weights(self.chain.module, training.start_from)
+            None
+            if training.start_from is None
+            else load_weights(self.chain.module, training.start_from, weights_named_by)
         )
         """The first weights as a file gave them; None without one."""
         self.frozen_digests = [] if group is None else [block_state.frozen_digest(block) for block in self.chain.blocks]

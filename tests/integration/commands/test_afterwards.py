@@ -188,7 +188,16 @@ def predictions_of_lengths(trained, file):
             ExitCode.CONFIG,
             "output.directory is left out, so nothing says where the trained weights are",
         ),
-        (["evaluate", "--weights=absent"], ExitCode.CONFIG, "absent cannot be read: No such file or directory"),
+        (
+            ["evaluate", "--weights=absent"],
+            ExitCode.CONFIG,
+            "--weights: absent cannot be read: No such file or directory",
+        ),
+        (
+            ["evaluate", "--set=output.directory=absent"],
+            ExitCode.CONFIG,
+            "output.directory: absent/model.safetensors cannot be read: No such file or directory",
+        ),
         (["evaluate", "--weights=x", f"--set={FLAT}"], ExitCode.CONFIG, "data.test is left out"),
         (["evaluate", "--weights=x", "--data=no.such:data"], ExitCode.DATA, "module 'no.such' cannot be imported"),
         (["export", "x.onnx", "--to=tflite"], ExitCode.USAGE, "'tflite' is not one of onnx, torch-export, state-dict."),
@@ -206,7 +215,19 @@ def test_what_cannot_be_asked_for(tmp_path, monkeypatch, arguments, code, says):
 
 def test_weights_of_another_model_are_refused(tmp_path):
     trained = Trained(tmp_path, *MODELS["mlp"])
-    done = run_agent("evaluate", *(f"--set={flag}" for flag in trained.flags), "--set=model.kwargs={hidden=8}")
-    assert_one_sentence(
-        "edge-agent", done, ExitCode.CONFIG, "does not fit the model: '0.1.weight' is torch.float32 (64, 64)"
-    )
+    other = [*(f"--set={flag}" for flag in trained.flags), "--set=model.kwargs={hidden=8}"]
+    file = tmp_path / "model.safetensors"
+    for named_by, weights in (("output.directory", []), ("--weights", [f"--weights={file}"])):
+        done = run_agent("evaluate", *other, *weights)
+        says = f"{named_by}: {file} does not fit the model: '0.1.weight' is torch.float32 (64, 64)"
+        assert_one_sentence("edge-agent", done, ExitCode.CONFIG, says)
+
+
+def test_nobody_is_told_of_a_key_that_a_command_does_not_have(tmp_path):
+    trained = Trained(tmp_path, *MODELS["mlp"])
+    half = {name: value.half() for name, value in trained.module.state_dict().items()}
+    save_file(half, tmp_path / "half.safetensors")
+    flags = [f"--set={flag}" for flag in trained.flags]
+    done = run_agent("evaluate", *flags, f"--weights={tmp_path / 'half.safetensors'}")
+    assert_one_sentence("edge-agent", done, ExitCode.CONFIG, "is torch.float16 (64, 64)")
+    assert "start_from" not in done.stderr
