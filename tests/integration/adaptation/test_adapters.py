@@ -55,11 +55,14 @@ def traffic(monkeypatch):
 
 async def train(moves, *flags, stop_at=None, resume=None):
     """Train, with the cut moved when a step is done; stop there if it says so."""
-    deployers, stop = [], Shutdown()
+    deployers, stop, left, wanted = [], Shutdown(), sorted(moves), []
 
     def on_progress(progress):
-        if progress.steps in moves:
-            cut_at(deployers[0], moves[progress.steps])
+        # One that is not in force yet would be dropped for the next.
+        is_in_force = wanted[-1:] in ([], [deployers[0].deployment_in_force.edge_blocks])
+        if left and progress.steps >= left[0] and is_in_force:
+            wanted.append(moves[left.pop(0)])
+            cut_at(deployers[0], wanted[-1])
         if progress.steps == stop_at:
             stop.drain()
 
