@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from shared.client.config import ClientTlsConfig
+from shared.client.config import CA_ALLOWED, ClientTlsConfig
 from shared.config import (
     MAX_CHUNK_BYTES,
     AddressPattern,
@@ -123,8 +123,11 @@ class ServerTlsConfig(Section):
 
 
 class PeerTlsConfig(ClientTlsConfig):
-    ca: Path | None = Field(default=None, examples=["/etc/cloud-trainer/ca.pem"])
-    """Certificates in PEM that sign the other trainers'. Left out, the public authorities that come with gRPC."""
+    ca: Path | None = Field(
+        default=None, examples=["/etc/cloud-trainer/ca.pem"], json_schema_extra={"allowed": CA_ALLOWED}
+    )
+    """Certificates in PEM that sign the other trainers', or "system" for those that this system trusts. Left out, the public
+    authorities that come with gRPC."""
     certificate: Path | None = Field(default=None, examples=["/etc/cloud-trainer/trainer.pem"])
     """This trainer's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
     key: Path | None = Field(default=None, examples=["/etc/cloud-trainer/trainer.key"])

@@ -12,6 +12,7 @@ from cryptography import x509
 
 from edge_agent.doctor.finding import Finding, advise, fine, fix
 from shared.client.config import ClientTlsConfig, TrainerAddressConfig
+from shared.client.credentials import authorities
 from shared.client.proxy import Proxy, ProxyRefusalError, open_way, proxy_for
 from shared.config import is_loopback
 
@@ -95,8 +96,8 @@ def _context(tls: ClientTlsConfig) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.set_alpn_protocols(["h2"])
-    if tls.ca is not None:
-        context.load_verify_locations(tls.ca)
+    if (trusted := authorities(tls)) is not None:
+        context.load_verify_locations(trusted)
     elif roots := os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"):
         context.load_verify_locations(roots)
     elif (public := pkgutil.get_data("grpc", "_cython/_credentials/roots.pem")) is not None:

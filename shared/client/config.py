@@ -12,6 +12,9 @@ from shared.placement import AGENT
 _NOT_TRAINERS = (AGENT, "labels", "file")
 """Names that [placement] uses for something else."""
 _PROXY = r"^(none|http://(\[[0-9a-fA-F:.]+\]|[^\s/@:\[\]]+)(:[0-9]{1,5})?)$"
+SYSTEM = Path("system")
+"""The authorities of the system, in `tls.ca`."""
+CA_ALLOWED = 'a path, or "system"'
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}", re.ASCII)
 
 
@@ -87,9 +90,11 @@ class NamedTrainerConfig(TrainerAddressConfig):
 class ClientTlsConfig(Section):
     enabled: bool = False
     """Encrypts the connection and makes the trainer prove its identity. Any other key of this section enables it too."""
-    ca: Path | None = Field(default=None, examples=["/etc/edge-agent/ca.pem"])
-    """Certificates in PEM that sign the trainer's. Left out, the public authorities that come with gRPC. Those of the system
-    are a file, on Debian /etc/ssl/certs/ca-certificates.crt."""
+    ca: Path | None = Field(
+        default=None, examples=["/etc/edge-agent/ca.pem"], json_schema_extra={"allowed": CA_ALLOWED}
+    )
+    """Certificates in PEM that sign the trainer's, or "system" for those that this system trusts. Left out, the public
+    authorities that come with gRPC."""
     certificate: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.pem"])
     """This side's own certificate in PEM, for a trainer that asks for one (mutual TLS)."""
     key: Path | None = Field(default=None, examples=["/etc/edge-agent/edge.key"])

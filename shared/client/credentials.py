@@ -1,6 +1,7 @@
 """Credentials by which a caller proves its identity to a trainer and knows the trainer: TLS and a bearer token, as
 configured."""
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from shared.client.config import ClientTlsConfig, TrainerAddressConfig
+from shared.client.config import SYSTEM, ClientTlsConfig, TrainerAddressConfig
 from shared.client.proxy import NO_PROXY
 from shared.config import is_loopback
 from shared.errors import ConfigError
@@ -16,6 +17,9 @@ from shared.transport.auth.reloaded import Reloaded
 from shared.transport.auth.secrets import read_secret
 from shared.transport.auth.tls import TlsFiles, channel_credentials
 from shared.transport.rpc.options import Options
+
+BUNDLES = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
+"""Files in which systems keep what they trust, Debian's first, where OpenSSL itself knows of none."""
 
 
 def _clear_text() -> None:
@@ -75,9 +79,26 @@ PLAIN = TrainerAccess()
 """Neither encryption nor token: for a trainer on the same machine."""
 
 
+def authorities(tls: ClientTlsConfig, section: str = "tls") -> Path | None:
+    """Return the file of the authorities that are trusted; None for those of gRPC. Raises ConfigError where there is none.
+
+    section: where `tls` stands in the configuration.
+    """
+    if tls.ca != SYSTEM:
+        return tls.ca
+    own = ssl.get_default_verify_paths().cafile
+    for path in (*([] if own is None else [Path(own)]), *BUNDLES):
+        if path.is_file():
+            return path
+    raise ConfigError(
+        f'{section}.ca is "system", and this system has no file of authorities, as {BUNDLES[0]}; install ca-certificates, or '
+        "name a file"
+    )
+
+
 def tls_access(tls: ClientTlsConfig, tls_section: str = "tls", trainer_section: str = "trainer") -> TrainerAccess:
     """The access without a token. tls_section, trainer_section: see `TrainerAccess`. Raises ConfigError."""
-    files = TlsFiles(tls.certificate, tls.key, tls.ca, tls_section)
+    files = TlsFiles(tls.certificate, tls.key, authorities(tls, tls_section), tls_section)
     credentials = channel_credentials(files) if tls.used else _clear_text
     return TrainerAccess(credentials, tls.server_name, tls_section=tls_section, trainer_section=trainer_section)
 

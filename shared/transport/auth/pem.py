@@ -1,10 +1,12 @@
 """Checks of PEM files that hold certificates and keys."""
 
 import datetime
+import warnings
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.utils import CryptographyDeprecationWarning
 
 from shared.errors import ConfigError
 
@@ -32,7 +34,9 @@ def check_pair(certificate: bytes, key: bytes, certificate_path: Path, key_path:
 def certificates(data: bytes, key: str, path: Path) -> list[x509.Certificate]:
     """All in a file, one at least. Raises ConfigError where there is none; key: of the configuration, which names the file."""
     try:
-        return x509.load_pem_x509_certificates(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)  # some authorities of systems bring one
+            return x509.load_pem_x509_certificates(data)
     except ValueError as cause:
         raise ConfigError(f"{key}: {path} holds no certificate in PEM") from cause
 

@@ -4,6 +4,7 @@ import pytest
 
 from cloud_trainer.control.certificates import make_authority
 from isthmus import EdgeConfig
+from shared.client import credentials
 from shared.client.credentials import trainer_access
 from shared.config import load_config
 from shared.errors import ConfigError
@@ -42,6 +43,17 @@ def test_a_token_of_the_environment_goes_before_that_of_a_file_and_a_file_is_rea
     (folder / "token").write_text("new")
     assert reader.metadata() == (("authorization", "Bearer new"),)
     (folder / "token").write_text("abc\n")
+
+
+def test_the_systems_authorities_are_looked_for_where_systems_keep_them(folder, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "absent.pem"))
+    monkeypatch.setattr(credentials, "BUNDLES", (folder / "absent.pem", folder / "ca.pem"))
+    tls = load_config(EdgeConfig, None, ["tls.ca=system"], {}).tls
+    assert tls.used
+    assert credentials.authorities(tls) == folder / "ca.pem"
+    monkeypatch.setattr(credentials, "BUNDLES", (folder / "absent.pem",))
+    with pytest.raises(ConfigError, match=r'tls\.ca is "system", and this system has no file of authorities'):
+        access("gpu.example.org:1", "tls.ca=system")
 
 
 @pytest.mark.parametrize("secret", ["", "two words", "line\nbreak", "nö", "\x00"])
