@@ -5,6 +5,7 @@ Decimal, as for links everywhere: 1 mbit is 10^6 bit/s, and a byte is 8 bits.
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shared.errors import PlanError
@@ -37,6 +38,15 @@ class Rates:
     def turned(self) -> "Rates":
         """Return the same link as its other end counts it."""
         return replace(self, uplink=self.downlink, downlink=self.uplink)
+
+
+def in_series(links: Sequence[Rates]) -> Rates:
+    """Return a path through several links as one: the slowest link counts each way, and all round trips."""
+    return Rates(
+        min(link.uplink for link in links),
+        min(link.downlink for link in links),
+        sum(link.round_trip_seconds for link in links),
+    )
 
 
 def parse_seconds(text: str, name: str) -> float:

@@ -89,16 +89,6 @@ class Trace:
         return max(start, passes * self.duration_seconds + within)
 
 
-def slowest(traces: Sequence[Trace]) -> Trace:
-    """Return the rate of a path through several links: at each time that of the slowest, by means over a second."""
-    if len(traces) == 1:
-        return traces[0]
-    duration = max(trace.duration_seconds for trace in traces)
-    ends = [*np.arange(0.0, duration, 1.0).tolist(), duration]
-    pieces = list(itertools.pairwise(ends))
-    return Trace(ends, [min(trace.mean_between(*piece) for trace in traces) for piece in pieces])
-
-
 @dataclass(frozen=True)
 class LinkTrace:
     """Both directions of a link. Each repeats on its own."""
@@ -112,3 +102,19 @@ class LinkTrace:
     def duration_seconds(self) -> float:
         """Return the duration of the longer direction."""
         return max(self.uplink.duration_seconds, self.downlink.duration_seconds)
+
+
+def in_series(links: Sequence[LinkTrace]) -> LinkTrace:
+    """Return a path through several links as one: at each time the slowest link counts each way, and all round trips."""
+    uplink, downlink = (_slowest(traces) for traces in zip(*((one.uplink, one.downlink) for one in links), strict=True))
+    return LinkTrace(uplink, downlink, sum(link.round_trip_seconds for link in links))
+
+
+def _slowest(traces: Sequence[Trace]) -> Trace:
+    """Return the rate of the slowest at each time, by means over a second."""
+    if len(traces) == 1:
+        return traces[0]
+    duration = max(trace.duration_seconds for trace in traces)
+    ends = [*np.arange(0.0, duration, 1.0).tolist(), duration]
+    pieces = list(itertools.pairwise(ends))
+    return Trace(ends, [min(trace.mean_between(*piece) for trace in traces) for piece in pieces])

@@ -1,6 +1,6 @@
 """The cost of a step, and of a change: layouts under conditions. Arithmetic alone; families/ knows the permitted choices."""
 
-from edge_agent.planning.cost.conditions import Conditions, Direction, conditions_of, through_others, unmeasured_links
+from edge_agent.planning.cost.conditions import Conditions, Direction, conditions_of
 from edge_agent.planning.cost.layouts import computing_seconds, loads_of
 from edge_agent.planning.cost.loads import Loads, Paths, Slower, Times, joined, pipeline_seconds, steady_seconds
 from edge_agent.planning.cost.programs import loads_of_step
@@ -46,6 +46,4 @@ __all__ = [
     "simulated_seconds",
     "stacked_loads",
     "steady_seconds",
-    "through_others",
-    "unmeasured_links",
 ]

@@ -10,16 +10,18 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import numpy as np
 
-from edge_agent.planning.cost import Conditions, Direction, Slower, conditions_of, through_others, unmeasured_links
+from edge_agent.planning.cost import Conditions, Direction, Slower, conditions_of
 from edge_agent.planning.engine.decision import Observation
 from edge_agent.planning.engine.devices import Devices
 from edge_agent.planning.engine.pool import Pool
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import Floats
 from edge_agent.planning.profile import Hop, Profile
+from edge_agent.planning.rates import in_series
 
 LEAST_RATE = 1000.0
 """Bits per second assumed for a dead link, so that layouts can still be told apart."""
@@ -68,7 +70,11 @@ class Beliefs:
         self.places = {name: place for place, name in enumerate(profile.names)}
         """Places of the workers in arrays, by name."""
         self._newest = conditions_of(profile)
-        self._unknown = set(unmeasured_links(profile))
+        pairs = combinations(range(len(profile.names)), 2)
+        self._unknown = {
+            (near, far) for near, far in pairs if profile.link(profile.names[near], profile.names[far]) is None
+        }
+        """Links of which nothing was measured: each is the path through all workers between."""
         self.devices = Devices(len(profile.workers))
         self._now, self._mean, self._usual = Mean(), Mean(), Mean()
         self._pieces: deque[tuple[float, Floats]] = deque(maxlen=int(REMEMBERED_SECONDS / PIECE_SECONDS))
@@ -104,7 +110,11 @@ class Beliefs:
         for (near, far), trip in trips.items():
             newest.trips[min(near, far), max(near, far)] = trip
         self._unknown -= {(min(direction), max(direction)) for direction in rates}
-        through_others(self._unknown, newest.rates, newest.trips)
+        for near, far in self._unknown:
+            if far > near + 1:
+                path = in_series([newest.link(*hop) for hop in pairwise(range(near, far + 1))])
+                newest.rates[near, far], newest.rates[far, near] = path.uplink, path.downlink
+                newest.trips[near, far] = path.round_trip_seconds
         self._newest = newest
         observed = np.concatenate([newest.rates.ravel(), newest.trips.ravel()])
         self._now.add(seconds, memory_seconds, observed)

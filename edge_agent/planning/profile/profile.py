@@ -24,7 +24,7 @@ from edge_agent.planning.measurements import (
     bytes_before,
 )
 from edge_agent.planning.operation_costs import BlockCosts
-from edge_agent.planning.rates import Rates
+from edge_agent.planning.rates import Rates, in_series
 from shared.errors import PlanError
 
 Hop = tuple[str, str]
@@ -237,14 +237,10 @@ class Profile:
             return known
         names = self.names[self.names.index(near) : self.names.index(far) + 1]
         try:
-            hops = [self.rates(*hop) for hop in pairwise(names)]
+            path = in_series([self.rates(*hop) for hop in pairwise(names)])
         except PlanError:
             return None
-        return MeasuredLink(
-            min(hop.uplink for hop in hops),
-            min(hop.downlink for hop in hops),
-            sum(hop.round_trip_seconds for hop in hops),
-        )
+        return MeasuredLink(path.uplink, path.downlink, path.round_trip_seconds)
 
 
 def no_times(blocks: int) -> Floats:

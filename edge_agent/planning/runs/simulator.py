@@ -17,7 +17,7 @@ from edge_agent.planning.profile import Hop, Profile
 from edge_agent.planning.profile_operations import layout_tasks, measured_rates
 from edge_agent.planning.runs.phases import simulate_phases
 from edge_agent.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, steps_until
-from edge_agent.planning.traces import LinkTrace, slowest
+from edge_agent.planning.traces import LinkTrace, in_series
 
 FIRST_STRETCH_SECONDS = 60.0
 """Part of a stretch that is simulated first, and then twice as much, because most of a long one may never come."""
@@ -46,7 +46,10 @@ class _Simulation:
         self, profile: Profile, links: Sequence[LinkTrace], engine: Engine | None, begin: float, end: float
     ) -> None:
         self._profile, self._engine, self._begin, self._end = profile, engine, begin, end
-        self._links = _all_links(profile.names, links)
+        self._links = {
+            (profile.names[near], profile.names[far]): in_series(links[near:far])
+            for near, far in combinations(range(len(profile.names)), 2)
+        }
         self._traces = {hop: link.uplink for hop, link in self._links.items()}
         self._traces |= {(far, near): link.downlink for (near, far), link in self._links.items()}
         self._observed = 0.0
@@ -122,14 +125,3 @@ class _Simulation:
             if decision is not None:
                 return decision
         return None
-
-
-def _all_links(names: Sequence[str], links: Sequence[LinkTrace]) -> dict[Hop, LinkTrace]:
-    neighbours = dict(zip(pairwise(names), links, strict=True))
-    found = {}
-    for near, far in combinations(range(len(names)), 2):
-        passed = [neighbours[hop] for hop in pairwise(names[near : far + 1])]
-        trip_seconds = sum(link.round_trip_seconds for link in passed)
-        ups, downs = [link.uplink for link in passed], [link.downlink for link in passed]
-        found[names[near], names[far]] = LinkTrace(slowest(ups), slowest(downs), trip_seconds)
-    return found

@@ -22,8 +22,11 @@ from edge_agent.planning import (
     profile_to_json,
     with_batch_size,
 )
+from edge_agent.planning.cost import conditions_of
+from edge_agent.planning.cost.conditions import UNKNOWN_RATE
+from edge_agent.planning.profile_operations import measured_rates
 from shared.errors import PlanError
-from shared.placement import Cargo, Crossing, Rows
+from shared.placement import Cargo, Crossing, Link, Rows
 from tests.support.planning.cases import PAIR_FILE, measured, profiles, small_profile
 from tests.support.planning.chains import chain_document, seconds_of
 from tests.support.planning.tiers import NAMES, tiers_document
@@ -147,6 +150,16 @@ def test_without_a_worker_its_links_are_one():
     assert passed.rates("edge", "gpu") == Rates(20e6, 50e6, 0.044), "the least rates of what is passed, all round trips"
     assert chain.among({"gateway"}).links == {}
     assert profile_to_json(chain.among(chain.names)) == profile_to_json(chain)
+
+
+def test_an_unknown_link_is_the_path_through_all_between_for_whoever_asks():
+    chain = load_profile(DEMO / "chain.json")
+    chain = replace(chain, links={hop: link for hop, link in chain.links.items() if set(hop) != {"edge", "gpu"}})
+    assert measured_rates(chain)[Link("edge", "gpu")] == conditions_of(chain).link(0, 2) == Rates(20e6, 50e6, 0.044)
+    now = {(chain.names[0], chain.names[1]): Rates(1e6, 60e6, 0.5)}
+    assert conditions_of(chain, now).link(0, 2) == Rates(1e6, 50e6, 0.54)
+    unknown = replace(chain, links={})
+    assert conditions_of(unknown).link(0, 2).uplink == UNKNOWN_RATE
 
 
 def test_error_gradients_of_fewer_bits_are_so_much_smaller_and_nothing_else_is():
