@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
+from torch import Tensor
 
 from benchmarks.net.relay import Relay
 from edge_agent.training.history import read_history
@@ -33,11 +33,22 @@ from tests.chaos.placements import (
     with_a_stateless,
 )
 from tests.chaos.processes import Side, keep_up, tell_threads
-from tests.chaos.varieties import EXPERIMENT, STEPS, VARIETIES, Expected
+from tests.chaos.varieties import (
+    EXPERIMENT,
+    STEPS,
+    VARIETIES,
+    draw_extras,
+    expected,
+    expected_shared,
+    flags_of_extras,
+)
+from tests.support.plain_history import of
 from tests.support.running import ALLOWED, held_port
 
-ONLY = ("tiers", "ways")
-"""Kinds of runs that may be drawn alone: of three tiers, and of a device that loses its ways."""
+EXTRAS = "extras"
+ONLY = ("tiers", "ways", EXTRAS)
+"""Kinds of runs that may be drawn alone: of three tiers, of a device that loses its ways, and those with extras
+(`draw_extras`), of any other kind."""
 CHANGES_AT = (7, 20, 33, 46, 60)
 STATELESS, STATELESS_EVERY = "far", 5
 """The trainer that alone is killed in every run whose seed is a multiple of this."""
@@ -72,6 +83,8 @@ class Outcome:
     """True if the trainers are candidates, and die until they are replaced or the device loses its ways to them."""
     ways: bool = False
     """True if it loses its ways."""
+    extras: tuple[str, ...] = ()
+    """The names of what it has beside its variety."""
     detours: int = 0
     """Number of times that a trainer was reached through another one."""
     members: int = 1
@@ -88,16 +101,15 @@ class Outcome:
     """Description of the loss; empty when nothing was lost."""
 
 
-async def disturbed_run(
-    seed: int, folder: Path, expected: Sequence[Expected], staleness: int, faults: int, only: str | None = None
-) -> Outcome:
-    """Run with about so many faults, drawn from `seed`. expected: see `expected_states`. only: one of `ONLY`, not any kind."""
+async def disturbed_run(seed: int, folder: Path, staleness: int, faults: int, only: str | None = None) -> Outcome:
+    """Run with about so many faults, drawn from `seed`. only: one of `ONLY`, not any kind."""
     dice = random.Random(seed)
     trainers, shared = (
         ("near", "far", "spare")[: dice.randint(1, 3)],
         two_parts if dice.random() < DIVIDED_SHARE else None,
     )
-    varieties = [*range(len(VARIETIES))]
+    varieties = [*VARIETIES]
+    extras, only = draw_extras(seed, always=only == EXTRAS), None if only == EXTRAS else only
     stateless, candidates = (not only and seed % STATELESS_EVERY == rest for rest in (0, CANDIDATES_AT))
     ways = only == "ways" or (candidates and seed // STATELESS_EVERY % WAYS_EVERY == 1)
     candidates = candidates or ways
@@ -105,11 +117,11 @@ async def disturbed_run(
         trainers, shared = ("near", "far"), three_tiers
     if stateless:
         trainers, shared = ("near", STATELESS), two_parts
-        varieties = [number for number in varieties if VARIETIES[number].has_stateless]
+        varieties = [variety for variety in varieties if variety.has_stateless]
     if candidates:
         trainers, shared = ("near", "far", "spare"), None
     if shared is not None:
-        varieties = [number for number in varieties if VARIETIES[number].may_be_divided]
+        varieties = [variety for variety in varieties if variety.may_be_divided]
     variety = varieties[seed % len(varieties)]
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in trainers}
@@ -125,10 +137,9 @@ async def disturbed_run(
 
             return await _disturbed_run(
                 dice,
-                Outcome(seed, staleness, len(trainers), shared, stateless, candidates, ways),
+                Outcome(seed, staleness, len(trainers), shared, stateless, candidates, ways, extras),
                 folder,
-                variety,
-                expected[variety],
+                [*variety.flags, *flags_of_extras(extras)],
                 faults,
                 places,
                 await links(),
@@ -140,15 +151,14 @@ async def _disturbed_run(
     dice: random.Random,
     outcome: Outcome,
     folder: Path,
-    variety: int,
-    expected: Expected,
+    recipe: Sequence[str],
     faults: int,
     ports: Mapping[str, int],
     relays: Mapping[str, Relay],
     ways: Mapping[str, Relay],
 ) -> Outcome:
-    """ports: of the trainers, by name. relays: the way to each, for the agent and for the others. ways: those of the agent,
-    where it has its own."""
+    """recipe: flags of what is trained. ports: of the trainers, by name. relays: the way to each, for the agent and for the
+    others. ways: those of the agent, where it has its own."""
     began, names, log = time.monotonic(), list(ports), folder / "agent.log"
     on_link = dice.randint(0, faults // 2)
     on_agent = 0 if outcome.stateless else (faults - on_link + 1) // 2
@@ -165,7 +175,7 @@ async def _disturbed_run(
     agent_flags = [
         *_agent_flags(folder, outcome.staleness, addresses, REPLACE_SECONDS if replaced else None),
         *placed,
-        *VARIETIES[variety].flags,
+        *recipe,
     ]
     agent = Side(
         sides.moving_agent,
@@ -216,7 +226,7 @@ async def _disturbed_run(
     outcome.restarts = sum(side.starts - 1 for side in (agent, *trainers))
     outcome.detours = detours_of(log)
     outcome.seconds = time.monotonic() - began
-    outcome.loss = outcome.loss or _loss(folder, expected, outcome, names)
+    outcome.loss = outcome.loss or _loss(folder, recipe, outcome, names)
     return outcome
 
 
@@ -265,8 +275,9 @@ def _agent_flags(
     ]
 
 
-def _loss(folder: Path, expected: Expected, outcome: Outcome, trainers: Sequence[str]) -> str:
-    summary = json.loads((folder / "result" / "summary.json").read_text())
+def _loss(folder: Path, recipe: Sequence[str], outcome: Outcome, trainers: Sequence[str]) -> str:
+    result = folder / "result"
+    summary = json.loads((result / "summary.json").read_text())
     owners = {block["worker"] for block in summary["blocks"]}
     for worker in ("edge", *trainers):
         if wrong := wrong_steps(folder / "steps" / worker, has_part=worker in {"edge", *owners}):
@@ -279,28 +290,32 @@ def _loss(folder: Path, expected: Expected, outcome: Outcome, trainers: Sequence
         return f"bounded: {excess} ({folder})"
     if outcome.stateless and "went back to a checkpoint" in (folder / "agent.log").read_text():
         return f"a worker went back, though only one without a state was killed ({folder})"
-    result = load_file(folder / "result" / "model.safetensors")
-    if outcome.staleness == 0:
-        state = {None: expected.at[STEPS], two_parts: expected.divided, three_tiers: expected.tiers}[outcome.shared]
-        different = [name for name, tensor in state.items() if not result[name].equal(tensor)]
-        if different:
-            return f"{different} differ ({folder})"
-        if outcome.shared is None and (wrong := _wrong_history(folder / "result", expected, summary)):
-            return f"{wrong} ({folder})"
+    if outcome.staleness == 0 and (wrong := _wrong_result(folder, recipe, outcome, summary["best_step"])):
+        return f"{wrong} {outcome.extras} ({folder})"
     return ""
 
 
-def _wrong_history(result: Path, expected: Expected, summary: Mapping[str, Any]) -> str:
-    """Judge the rows and the best weights of a run in which no worker shares a block; empty where they are the plain loop's."""
+def _wrong_result(folder: Path, recipe: Sequence[str], outcome: Outcome, best_step: int) -> str:
+    """Judge the rows and the weights of a run with K = 0; empty where they are the plain loop's."""
+    result, shared = folder / "result", outcome.shared
     rows = read_history(result)
-    if (losses := {row.step: row.train_loss for row in rows}) != expected.losses:
-        return f"the history has {losses}, not {expected.losses}"
+    right = expected(recipe) if shared is None else expected_shared(folder, recipe, shared, rows)
+    if right.rows is not None and (found := of(rows)) != right.rows:
+        return f"the history has {found}, not {right.rows}"
     best = min(rows, key=lambda row: row.test_loss or 0.0).step
-    if summary["best_step"] != best:
-        return f"the best step is {summary['best_step']}, not {best}"
-    weights = load_file(result / "best.safetensors")
-    different = [name for name, tensor in expected.at[best].items() if not weights[name].equal(tensor)]
-    return f"{different} differ in the best weights" if different else ""
+    if best_step != best:
+        return f"the best step is {best_step}, not {best}"
+    files = {"model.safetensors": right.at[STEPS], "best.safetensors": right.at[best]}
+    if right.average:
+        files["ema.safetensors"] = right.average
+    return next(filter(None, (_different(result / name, weights) for name, weights in files.items())), "")
+
+
+def _different(file: Path, right: Mapping[str, Tensor]) -> str:
+    """Compare weights; empty where they have the same bits."""
+    found = load_file(file)
+    different = [name for name, tensor in right.items() if not found[name].equal(tensor)]
+    return f"{different} differ in {file.name}" if different else ""
 
 
 def wrong_steps(logs: Path, *, has_part: bool) -> str:

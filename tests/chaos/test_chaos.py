@@ -5,12 +5,14 @@ import pytest
 from tests.chaos.__main__ import STALENESS, disturbed, table
 from tests.chaos.faults import POINTS, resolve
 from tests.chaos.order import Worst, exceeds, worst
-from tests.chaos.run import wrong_steps
-from tests.chaos.varieties import STEPS
+from tests.chaos.run import EXTRAS, wrong_steps
+from tests.chaos.varieties import DATA, RECIPES, STEPS
 
 RUN = range(2, 3)
 RUNS = range(3, 9)
 """Seeds; the runs of `RUNS` are of every kind: candidates, of which some die; no state is lost; a group; ways are lost."""
+WITH_EXTRAS = range(24, 29)
+"""Seeds of runs with all extras, whose bits are judged with each."""
 
 
 @pytest.mark.parametrize("point", sorted({point for points in POINTS.values() for point in points}))
@@ -41,9 +43,18 @@ async def test_runs_of_every_kind_lose_nothing(tmp_path, capsys):
         assert max(seen) == (limit, limit + 1)
 
 
-async def runs(seeds, folder):
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+async def test_runs_of_every_recipe_and_order_of_samples_lose_nothing(tmp_path):
+    outcomes = await runs(WITH_EXTRAS, tmp_path, EXTRAS)
+    assert not [outcome for outcome in outcomes if outcome.loss]
+    exact = [outcome for outcome in outcomes if outcome.staleness == 0]
+    assert {*RECIPES, *DATA} == {name for outcome in exact for name in outcome.extras}
+
+
+async def runs(seeds, folder, only=None):
     """Disturb the runs of these seeds, one after another."""
-    drawn = disturbed(seeds.start, folder)
+    drawn = disturbed(seeds.start, folder, only)
     return [await anext(drawn) for _ in seeds]
 
 

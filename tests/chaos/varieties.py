@@ -1,16 +1,17 @@
-"""The models and recipes of disturbed runs, and the weights with which each ends where nothing disturbs it."""
+"""The models, recipes and data of disturbed runs, and the weights with which each ends where nothing disturbs it."""
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
+from edge_agent.training.history import HistoryRow
 from tests.chaos.placements import BATCH_SIZE, Shared, draw, three_tiers, two_parts
-from tests.support.plain import plain_experiment, plain_loop
+from tests.support.plain import plain_experiment
+from tests.support.plain_history import PlainRow, plain_run
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import edge_config
 
@@ -61,55 +62,81 @@ parameters, and of few beside a base that stays as it is, as with adapters; with
 where some gradients overflow; and by an optimizer named by its class, whose momentum goes up and down."""
 
 
+SAMPLES = "tests.support.samples"
+EVALUATED = (
+    "training.evaluate_every_steps=10",
+    f'data.test={{factory="{SAMPLES}:FewDigits", kwargs={{count=64}}}}',
+)
+RECIPES = {
+    "average": ("training.ema={decay=0.9}",),
+    "plateau": ('training.schedule={name="plateau", factor=0.6, patience=0, threshold=0.2}',),
+}
+DATA = {
+    "sampler": (
+        f'data.train={{factory="{SAMPLES}:FewDigits", kwargs={{count=384}}}}',
+        f'data.sampler="{SAMPLES}:rare_first"',
+    ),
+    "sample weights": (
+        f'data.train={{factory="{SAMPLES}:FewDigits", kwargs={{count=480}}}}',
+        f'data.sample_weights="{SAMPLES}:mostly_small"',
+    ),
+    "skipped samples": (f'data.train={{factory="{SAMPLES}:Torn", kwargs={{count=480}}}}', 'data.on_error="skip"'),
+    "mean of tokens": (
+        f'data.train={{factory="{SAMPLES}:PartlyLabelled", kwargs={{flat=true}}}}',
+        'training.mean="token"',
+        OF_TWO_BATCHES,
+    ),
+}
+"""All but the last have several epochs in a run."""
+EXTRAS_SHARE = 0.5
+"""Share of the runs that have extras: any of `RECIPES`, one of `DATA`, and evaluations that faults disturb."""
+
+
+def draw_extras(seed: int, *, always: bool) -> tuple[str, ...]:
+    """Draw the names of a run's extras, by dice of their own: nothing else that a seed draws depends on them."""
+    dice = random.Random(f"extras of {seed}")
+    if dice.random() >= EXTRAS_SHARE and not always:
+        return ()
+    return (*(name for name in RECIPES if dice.random() < 0.5), dice.choice([*DATA]))
+
+
+def flags_of_extras(names: Collection[str]) -> tuple[str, ...]:
+    """Return the flags of what was drawn; they come after those of the variety."""
+    return tuple(flag for name in names for flag in (RECIPES | DATA)[name]) + (EVALUATED if names else ())
+
+
 class Expected(NamedTuple):
-    """The weights of an undisturbed run with K = 0; with more only the order of events decides them."""
+    """The outcome of an undisturbed run with K = 0; with more only the order of events decides it."""
 
-    at: dict[int, dict[str, Tensor]]
-    """Weights at the end of each epoch and of the run, by the steps done, which are those of the evaluations."""
-    losses: dict[int, float]
-    """Mean loss of the steps until each of these since the one before."""
-    divided: dict[str, Tensor]
-    """Weights where workers share blocks."""
-    tiers: dict[str, Tensor]
-    """Weights where three tiers do."""
+    at: Mapping[int, Mapping[str, Tensor]]
+    """Weights at each evaluation, by the steps done; the last one is at the end."""
+    average: Mapping[str, Tensor]
+    """Average of the weights; empty where the recipe has none."""
+    rows: Sequence[PlainRow] | None
+    """Rows of the history; None where workers share blocks, whose evaluations no loop here repeats."""
 
 
-def expected_states(folder: Path) -> tuple[Expected, ...]:
-    """By one process each, for each of `VARIETIES`."""
-    torch.set_num_threads(1)
-    return tuple(
-        Expected(
-            *_whole(variety),
-            *(_shared_state(folder, variety, shared, names) for shared, names in SHARED.items()),
-        )
-        for variety in VARIETIES
-    )
-
-
-def _whole(variety: Variety) -> tuple[dict[int, dict[str, Tensor]], dict[int, float]]:
-    states, means, losses = dict[int, dict[str, Tensor]](), dict[int, float](), list[float]()
-    chain, recipe, _, loader, steps = plain_experiment(edge_config(*EXPERIMENT, *variety.flags))
-
-    def done(step: int, loss: float) -> None:
-        losses.append(loss)
-        if (count := step + 1) == steps or count % loader.steps_per_epoch == 0:
-            states[count] = {name: tensor.clone() for name, tensor in chain.module.state_dict().items()}
-            means[count] = sum(losses) / len(losses)
-            losses.clear()
-
-    plain_loop(chain, recipe, ((each.step, each.inputs, each.labels) for each in loader.iterate(0, steps)), done)
-    return states, means
+def expected(flags: Sequence[str]) -> Expected:
+    """Train in one process where no worker shares a block. flags: of the variety, and of what else was drawn."""
+    config = edge_config(*EXPERIMENT, *flags)
+    per_epoch, every = plain_experiment(config).loader.steps_per_epoch, config.training.evaluate_every_steps
+    evaluated = {*range(per_epoch, STEPS, per_epoch), *(range(every, STEPS, every) if every else ()), STEPS}
+    states, average = dict[int, dict[str, Tensor]](), dict[str, Tensor]()
+    rows, _ = plain_run(config, evaluated.__contains__, states, average)
+    return Expected(states, average, rows)
 
 
 SHARED: Mapping[Shared, tuple[str, ...]] = {two_parts: ("near",), three_tiers: ("near", "far")}
 """The trainers with which the weights of each are computed: the same with any."""
 
 
-def _shared_state(folder: Path, variety: Variety, shared: Shared, names: tuple[str, ...]) -> dict[str, Tensor]:
-    if not variety.may_be_divided:
-        return {}
-    file = folder / "shared.json"
+def expected_shared(folder: Path, flags: Sequence[str], shared: Shared, rows: Iterable[HistoryRow]) -> Expected:
+    """Train in one process where workers share blocks. rows: of the run, whose evaluations a plateau follows."""
+    names, file = SHARED[shared], folder / "shared.json"
     file.write_text(json.dumps(draw(random.Random(0), names, shared)))
     trainers = ", ".join(f'{{name="{name}", address="127.0.0.1:1"}}' for name in names)
     placed = (f"placement.file={file}", f"trainers=[{trainers}]", f"privacy.inputs_to={json.dumps(names)}")
-    return plain_tiles_state(edge_config(*EXPERIMENT, *variety.flags, *placed))
+    figures = {row.step: row.test_loss for row in rows if row.test_loss is not None}
+    states, average = dict[int, dict[str, Tensor]](), dict[str, Tensor]()
+    plain_tiles_state(edge_config(*EXPERIMENT, *flags, *placed), figures, states, average)
+    return Expected(states, average, None)

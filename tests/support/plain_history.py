@@ -11,7 +11,7 @@ from edge_agent.data.named import load_dataset
 from edge_agent.training.history import HistoryRow
 from isthmus import EdgeConfig
 from shared.model.inputs import Inputs
-from tests.support.plain import PlainExperiment, plain_experiment, plain_loop, plain_loss
+from tests.support.plain import PlainExperiment, plain_experiment, plain_loop, plain_loss, plain_precision
 
 
 class PlainRow(NamedTuple):
@@ -36,8 +36,13 @@ def plain_history(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> li
     return plain_run(config, is_evaluated)[0]
 
 
-def plain_run(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> tuple[list[PlainRow], dict[str, Tensor]]:
-    """The rows, and the state dict at the end."""
+def plain_run(
+    config: EdgeConfig,
+    is_evaluated: Callable[[int], bool],
+    states: dict[int, dict[str, Tensor]] | None = None,
+    averages: dict[str, Tensor] | None = None,
+) -> tuple[list[PlainRow], dict[str, Tensor]]:
+    """The rows, and the state dict at the end. states: gets that of each row, by its step. averages: see `plain_loop`."""
     rows, losses, rates, counts = list[PlainRow](), list[float](), list[float](), list[int]()
     experiment = plain_experiment(config)
     per_epoch = experiment.loader.steps_per_epoch
@@ -60,6 +65,8 @@ def plain_run(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> tuple[
             )
         )
         losses.clear()
+        if states is not None:
+            states[count] = {name: tensor.clone() for name, tensor in experiment.chain.module.state_dict().items()}
 
     def figure(steps: int) -> float | None:
         if rows[-1:] and rows[-1].step == steps:
@@ -72,7 +79,7 @@ def plain_run(config: EdgeConfig, is_evaluated: Callable[[int], bool]) -> tuple[
             counts.append(batch.samples)
             yield batch.step, batch.inputs, batch.labels
 
-    return rows, plain_loop(experiment.chain, experiment.recipe, batches(), done, figure, rates)
+    return rows, plain_loop(experiment.chain, experiment.recipe, batches(), done, figure, rates, averages)
 
 
 def plain_evaluation(config: EdgeConfig, experiment: PlainExperiment) -> tuple[float, float]:
@@ -84,8 +91,10 @@ def plain_evaluation(config: EdgeConfig, experiment: PlainExperiment) -> tuple[f
     with torch.no_grad():
         for batch in evaluation_batches(dataset, config.data.batch_size):
             assert isinstance(batch.inputs, Tensor)
-            output = module(batch.inputs)
-            total += float(plain_loss(config.training.loss, output, batch.labels)) * len(batch.labels)
+            with plain_precision(experiment.recipe):
+                output = module(batch.inputs)
+                loss = plain_loss(config.training.loss, output, batch.labels)
+            total += float(loss) * len(batch.labels)
             correct += int((output.argmax(1) == batch.labels).sum())
             samples += len(batch.labels)
     module.train()

@@ -6,7 +6,7 @@ right, and their buffers averaged.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,21 +20,46 @@ from shared.training.recipe import Recipe
 from tests.support.plain import (
     PlainCounts,
     plain_counts,
+    plain_ema,
     plain_optimizer,
+    plain_plateau,
     plain_precision,
     plain_scaler,
     plain_update,
 )
 
 
-def plain_tiles_state(config: EdgeConfig) -> dict[str, Tensor]:
-    """The state dict after all steps of `config`, its tiles run by one process."""
+def plain_tiles_state(
+    config: EdgeConfig,
+    figures: Mapping[int, float] | None = None,
+    states: dict[int, dict[str, Tensor]] | None = None,
+    averages: dict[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """The state dict after all steps of `config`, its tiles run by one process.
+
+    figures: of the evaluations, which a plateau follows, by the steps done. states: gets the state dict at each of them.
+    averages: see `plain_loop`.
+    """
     experiment = Experiment(config)
-    tiles = plain_tiles(experiment.chain, experiment.placement, experiment.recipe)
+    module, recipe, figures = experiment.chain.module, experiment.recipe, figures or {}
+    tiles, average = plain_tiles(experiment.chain, experiment.placement, recipe), plain_ema(module, recipe)
+    plateaus = [plain_plateau(each, recipe) for each in tiles.optimizers if each is not None]
     batches = ((batch.step, batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, experiment.steps))
-    for batch, counted in plain_counts(experiment.recipe, batches):
+    for batch, counted in plain_counts(recipe, batches):
         tiles.step(*batch, counted)
-    return {name: value.clone() for name, value in experiment.chain.module.state_dict().items()}
+        done = batch[0] + 1
+        if average is not None and done % recipe.accumulate_batches == 0:
+            average.update_parameters(module)
+        if done not in figures:
+            continue
+        for plateau in plateaus:
+            if plateau is not None:
+                plateau.step(figures[done])
+        if states is not None:
+            states[done] = {name: value.clone() for name, value in module.state_dict().items()}
+    if average is not None and averages is not None:
+        averages |= {name: value.clone() for name, value in average.module.state_dict().items()}
+    return {name: value.clone() for name, value in module.state_dict().items()}
 
 
 def plain_tiles(chain: Chain, placement: Placement, recipe: Recipe) -> "PlainTiles":

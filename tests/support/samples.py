@@ -133,15 +133,6 @@ class Breaking(FlatDigits):
         return super().__getitem__(index)
 
 
-class Torn(FlatDigits):
-    """Some of its samples cannot be read."""
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        if index % 97 == 5:
-            raise OSError(f"photos/{index}.png is torn")
-        return super().__getitem__(index)
-
-
 class NotANumber(FlatDigits):
     """Has no number in any sample."""
 
@@ -172,6 +163,18 @@ class FewDigits(FlatDigits):
 
     def __len__(self) -> int:
         return self._count
+
+
+class Torn(FewDigits):
+    """Some of its samples cannot be read."""
+
+    def __init__(self, count: int = 1437) -> None:
+        super().__init__(count)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if index % 97 == 5:
+            raise OSError(f"photos/{index}.png is torn")
+        return super().__getitem__(index)
 
 
 class WitnessedDigits(FewDigits):

@@ -3,7 +3,6 @@
 import pytest
 from safetensors.torch import load_file
 
-from edge_agent.experiment.building import Experiment
 from edge_agent.run import result_writer
 from edge_agent.sessions.resuming import Resume
 from isthmus import run_training
@@ -13,8 +12,8 @@ from tests.support import interrupted
 from tests.support.experiments import flags
 from tests.support.killed_chain import CHOSEN, Chain
 from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
-from tests.support.plain import assert_same_bits, plain_average, plain_ema, plain_state
-from tests.support.plain_tiles import plain_tiles
+from tests.support.plain import assert_same_bits, plain_average, plain_state
+from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,13 +44,9 @@ async def test_owners_of_shared_blocks_keep_it(kind, tmp_path):
         placed = [*flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "cnn")]
         config = edge_config(*chosen, *placed)
         result = await run_training(config)
-    experiment = Experiment(config)
-    tiles = plain_tiles(experiment.chain, experiment.placement, experiment.recipe)
-    average = plain_ema(experiment.chain.module, experiment.recipe)
-    for batch in experiment.loader.iterate(0, experiment.steps):
-        tiles.step(batch.step, batch.inputs, batch.labels)
-        average.update_parameters(experiment.chain.module)
-    assert_same_bits(dict(average.module.state_dict()), dict(result.average))
+    expected = {}
+    plain_tiles_state(config, averages=expected)
+    assert_same_bits(expected, dict(result.average))
 
 
 @pytest.mark.parametrize(

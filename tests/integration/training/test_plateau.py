@@ -3,7 +3,6 @@
 import pytest
 from safetensors.torch import load_file
 
-from edge_agent.experiment.building import Experiment
 from edge_agent.replaying.replay import replay
 from edge_agent.replaying.run_record import read_record
 from edge_agent.run import result_writer
@@ -13,8 +12,8 @@ from tests.chaos.faults import Fault, Planned
 from tests.support import interrupted, plain_history
 from tests.support.killed_chain import Chain
 from tests.support.placement_kinds import SHARED, addresses_of, flags_of, permitted, running_trainers
-from tests.support.plain import assert_same_bits, plain_plateau
-from tests.support.plain_tiles import plain_tiles
+from tests.support.plain import assert_same_bits
+from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -61,15 +60,8 @@ async def test_owners_of_shared_blocks_have_the_same_rate(kind, tmp_path):
         flags = [*TRAINING, PLATEAU, *flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "mlp")]
         config = edge_config(*flags, "checkpoints.location=none")
         result = await run_training(config)
-    experiment = Experiment(config)
-    tiles = plain_tiles(experiment.chain, experiment.placement, experiment.recipe)
-    plateaus = [plain_plateau(each, experiment.recipe) for each in tiles.optimizers if each is not None]
     losses = {row.step: row.test_loss for row in result.history if row.test_loss is not None}
-    for batch in experiment.loader.iterate(0, experiment.steps):
-        tiles.step(batch.step, batch.inputs, batch.labels)
-        for plateau in plateaus if batch.step + 1 in losses else ():
-            plateau.step(losses[batch.step + 1])
-    assert_same_bits(dict(experiment.chain.module.state_dict()), result.module.state_dict())
+    assert_same_bits(plain_tiles_state(config, losses), result.module.state_dict())
     assert len({row.learning_rate for row in result.history}) > 2
 
 
