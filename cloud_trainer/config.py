@@ -210,7 +210,7 @@ class GroupConfig(Section):
     """Ranks that there can be: `size` to `most` - 1 may join while the group trains. Left out, it is `size`."""
     leave_out_seconds: PositiveFloat | None = None
     """Time after the first gradient of a block, or of a slice of a large one, in a step for which that waits for those of other
-    members. Then it is updated without them. Left out, it waits for all."""
+    members. Then it is updated without them, and no member can have `training.early_stop`. Left out, it waits for all."""
     longest_wait_seconds: PositiveFloat = 3600.0
     """Longest time for which a step waits for a member that is linked and gives nothing, as one that hangs, while others are
     waiting. Then its session ends, and the group goes on without it until it begins again. It must be longer than a member

@@ -126,7 +126,8 @@ class Attempts:
                         raise
                 # No checkpoint was on both sides yet, so both share the beginning.
                 _log.warning("the run begins again", reason=str(gone))
-                self._events.emit(BeganAgain())
+                if experiment.config.member is None:  # a member goes back only as far as its group does
+                    self._events.emit(BeganAgain())
                 began_again, stored = True, None
                 if run.session.state.step_log is not None:
                     run.session.state.step_log.rolled_back(0)

@@ -30,11 +30,6 @@ class EarlyStopConfig(FollowedFigure):
     """Amount by which a figure must be better than the best one to count as better."""
 
 
-_IN_GROUPS = {
-    "training.early_stop": "all members end after the steps that the first one brings, so set training.max_steps there",
-}
-
-
 def followed(config: "EdgeConfig") -> dict[str, FollowedFigure]:
     """List the figures that a run follows, by the key that asks for each."""
     figures: dict[str, FollowedFigure | None] = {
@@ -58,8 +53,6 @@ def check_followed(config: "EdgeConfig") -> None:
             raise ValueError(
                 f"{key} follows evaluations and data.test is left out, so there are none; give it, or do without"
             )
-        if config.member is not None and key in _IN_GROUPS:
-            raise ValueError(f"{key} is set and group.name is {config.member.name!r}; {_IN_GROUPS[key]}")
         check_figure(f"{key}.metric", figure, config)
 
 

@@ -78,7 +78,8 @@ class TrainingConfig(Section):
     )
     """End of the run before `epochs`: after `patience` (3) evaluations in a row whose `metric`, "loss", "accuracy" or one of
     `metrics`, was not better by more than `min_delta` (0) than the best one. `mode` says which is better, "min" or "max"; left
-    out, the smaller loss or the larger accuracy. Left out itself, all steps are done."""
+    out, the smaller loss or the larger accuracy. Left out itself, all steps are done. In a group, the first member whose
+    evaluations say so ends the run of all."""
     keep_best: FollowedFigure | None = Field(default=None, examples=[{"metric": "loss", "mode": "min"}])
     """Figure by which the weights of the best evaluation are kept too, as `best.safetensors`; `metric` and `mode` are as for
     `early_stop`. At each evaluation that is the best so far, the weights of the trainers' blocks come to this device."""

@@ -57,6 +57,13 @@ class Agreement(NamedTuple):
         weights_codec = placement.codecs.get(Route(request.worker, AGENT, Cargo.WEIGHTS), "raw")
         return cls(request, recipe, placement.staleness, blocks, weights_codec)
 
+    def lasting(self, steps: int) -> Self:
+        """Return the same of so many steps."""
+        request = pb.OpenSessionRequest()
+        request.CopyFrom(self.request)
+        request.group.steps = steps
+        return self._replace(request=request)
+
     def check(self, group: str, other: Self) -> None:
         """Refuse a member that would train something else. Raises ConfigError, which names the first difference."""
         theirs, ours = other._told(), self._told()

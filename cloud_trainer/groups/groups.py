@@ -96,6 +96,11 @@ class Groups:
             raise ConfigError(f"group {name!r} has {size} members, and this one expects {wanted.size}")
         if wanted.rank not in ranks:
             raise ConfigError(f"rank {wanted.rank} is none of group {name!r}; the ranks are 0 to {ranks[-1]}")
+        if wanted.may_end and group.config.leave_out_seconds is not None:
+            raise ConfigError(
+                f"training.early_stop is set, and group {name!r} goes on without late members (leave_out_seconds), so that no "
+                "step is the last one of all; leave one of them out"
+            )
         with _statuses():
             group.seats.check_free(wanted.rank, subject)
 
@@ -143,11 +148,12 @@ class Groups:
             life=begun.life.message, step=begun.step, joins=begun.joins, awaited=begun.awaited
         )
 
-    async def leave(self, session: Session, last_step: int) -> None:
-        """Have a member take part in no step after its last one. Raises IsthmusError if that cannot be."""
+    async def leave(self, session: Session, last_step: int, *, ends_group: bool) -> None:
+        """Have a member, or with `ends_group` all, take part in no step after its last one. Raises IsthmusError if that
+        cannot be."""
         _check_member(session, "leave")
         with _statuses():
-            await self._group_of(session).leave(session, last_step)
+            await self._group_of(session).leave(session, last_step, ends_group=ends_group)
 
     async def join(self, session: Session, life: int, first_step: int) -> None:
         """Have a member take part in all steps of a life from this one on. Raises IsthmusError if that cannot be."""

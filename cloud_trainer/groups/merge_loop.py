@@ -93,7 +93,7 @@ class MergeLoop:
         """Wait until the group is at a step; tell whether it is, which it is not if the life ends or after some seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_REACH_SECONDS):
-                while not self._is_over and self.merging.step < step:
+                while not (self._is_over or self.merging.is_done) and self.merging.step < step:
                     await self._moved.wait()
         return not self._is_over and self.merging.step >= step
 
@@ -106,6 +106,18 @@ class MergeLoop:
         for each in merged:
             if (receiver := self._seats.at(each.rank)) is not None and receiver.began_seconds is not None:
                 receiver.session.worker.executor.take_merged(each.step, each.of, each.weights, each.rate_drops)
+
+    async def end(self, steps: int) -> None:
+        """End the group after so many steps, which are done. On return that is on disk.
+
+        The sessions of members that are further end, so that these begin again and hear it; others hear it when they are.
+        """
+        beyond = await self.merging.end(steps)
+        await self.hand_out([])
+        for rank in beyond:
+            if (seat := self._seats.at(rank)) is not None and seat.began_seconds is not None:
+                self._seats.end(seat)
+        self._moved.set()
 
     def stop(self) -> None:
         """Take no more gradients, and have nobody wait for a step. Called by who holds `alone`, or by this loop itself."""
@@ -161,6 +173,9 @@ class MergeLoop:
     async def _merge(self, seat: Seat, one: Parcel) -> None:
         if not self._seats.holds(seat) or seat.began_seconds is None:
             return  # its member has come back in another session
+        if one.step >= self.merging.agreement.steps:  # another member has ended the training
+            self._seats.end(seat)
+            return
         if self._config.leave_out_seconds is not None and one.step < self.merging.step - MOST_BEHIND:
             _log.warning(
                 "a member is too late, and begins again", group=self._config.name, rank=seat.rank, step=one.step

@@ -135,6 +135,19 @@ class Merging(GroupListener):
         """Have a rank take part in no step from this one on; returns the weights that the others wait for."""
         return await self._lane.run(self._group.leave, rank, step)
 
+    async def end(self, steps: int) -> list[int]:
+        """Have the group end after so many steps, which are done; returns the ranks that have given gradients of later ones.
+
+        A copy is made, which says so. Raises ProtocolError where the group is elsewhere.
+        """
+        return await self._lane.run(self._end, steps)
+
+    def _end(self, steps: int) -> list[int]:
+        beyond = self._group.end(steps)
+        self.agreement = self.agreement.lasting(steps)
+        self._copied, self.copied_step = self._copy(steps), steps
+        return beyond
+
     @property
     def ranks(self) -> dict[int, int]:
         """By rank that takes part in the present step or will, the first step in which it does."""

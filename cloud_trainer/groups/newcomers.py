@@ -54,10 +54,7 @@ class Newcomers:
             return first
         if first >= merging.agreement.steps:
             await merging.withdraw(rank)
-            raise ConfigError(
-                f"group {self._group!r} does {merging.agreement.steps} steps, of which none is left that rank {rank} could "
-                "take part in"
-            )
+            raise self._none_left(merging, rank)
         now = time.monotonic()
         self._promises.setdefault(rank, _Promise(subject, now, now + PROMISE_SECONDS))
         return first
@@ -65,10 +62,13 @@ class Newcomers:
     async def join(self, merging: Merging, rank: int, step: int) -> list[Merged]:
         """Have a rank take part from a step on; returns the weights that others wait for.
 
-        Raises NotNowError for a step that can wait for nobody any more, and ProtocolError for one that no trainer has promised.
+        Raises NotNowError for a step that can wait for nobody any more, ProtocolError for one that no trainer has promised, and
+        ConfigError after the last one.
         """
         if merging.ranks.get(rank) == step and merging.step < step:
             return []  # it has joined there before
+        if merging.is_done:
+            raise self._none_left(merging, rank)
         # No trainer is ahead of another by more than K + 1 steps, or has promised more than the step after its own.
         latest = min(merging.step + merging.agreement.staleness + 2, merging.agreement.steps - 1)
         if step > latest:
@@ -83,6 +83,12 @@ class Newcomers:
             )
         self._end(rank, time.monotonic())
         return merged
+
+    def _none_left(self, merging: Merging, rank: int) -> ConfigError:
+        return ConfigError(
+            f"group {self._group!r} does {merging.agreement.steps} steps, of which none is left that rank {rank} could "
+            "take part in"
+        )
 
     def lose(self, rank: int) -> bool:
         """Have the promise of a rank lapse now; tells whether there is one."""

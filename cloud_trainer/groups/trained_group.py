@@ -153,6 +153,9 @@ class TrainedGroup:
                 )
             loop = await self._found(seat, wanted, others)
             merging = loop.merging
+            told_steps = session.request.group.steps
+            if not seat.decides and told_steps < merging.agreement.steps:
+                await self._end(loop, told_steps)
             if wanted is None:
                 step = min([merging.step, *(other.step_in(merging.life) for other in others)])
             if (promised := await self._newcomers.promise(merging, seat.rank, step, seat.subject)) is not None:
@@ -185,11 +188,12 @@ class TrainedGroup:
         """Copy the averages of the weights of a block, named as in its state; none where none are kept."""
         return {} if (merging := self._merging) is None else await merging.averages(block)
 
-    async def leave(self, session: Session, last_step: int) -> None:
+    async def leave(self, session: Session, last_step: int, *, ends_group: bool) -> None:
         """Have the member of a session take part in no step after its last one, wherever the group goes back to.
 
-        It stays until the end where that is the last of all. Raises RefusedError for a session that has not begun and where
-        that cannot be written, and ProtocolError for a step that cannot be its last.
+        It stays until the end where that is the last of all. ends_group: it is, because the group ends there.
+        Raises RefusedError for a session that has not begun, or may not end the group, and where that cannot be written, and
+        ProtocolError for a step that cannot be its last.
         """
         async with self._alone:
             seat, name = self.seats.seat_of(session), self.config.name
@@ -198,6 +202,11 @@ class TrainedGroup:
                     f"rank {seat.rank} has not begun in group {name!r}, so that it has no last step there"
                 )
             merging = loop.merging
+            if ends_group:
+                if not session.request.group.may_end or seat.rank not in merging.ranks:
+                    raise RefusedError(f"rank {seat.rank} may not end group {name!r}, or takes no part in it any more")
+                await self._end(loop, last_step + 1)
+                return
             if last_step + 1 >= merging.agreement.steps:
                 return
             await loop.hand_out(await merging.leave(seat.rank, last_step + 1))
@@ -208,6 +217,13 @@ class TrainedGroup:
             _log.info("a member leaves", group=name, rank=seat.rank, last_step=last_step)
             if not merging.staying:
                 _log.warning("nobody goes on with a group", group=name, step=last_step + 1)
+
+    async def _end(self, loop: MergeLoop, steps: int) -> None:
+        """End the group after so many steps, unless it does no more anyway. Raises ProtocolError where it is elsewhere."""
+        if steps != loop.merging.agreement.steps:
+            await loop.end(steps)
+            self._agreement = loop.merging.agreement
+            _log.info("the evaluations of a member end the training of a group", group=self.config.name, steps=steps)
 
     async def join(self, session: Session, life: int, first_step: int) -> None:
         """Have the member of a session take part from a step of a life on, at which it begins. Raises as `Newcomers.join` does.
@@ -303,7 +319,9 @@ class TrainedGroup:
         """Begin a life, for the member of a seat. The sessions of other members in the life before end; these begin again."""
         assert self._agreement is not None, "a session has a seat only under an agreement"
         name, config, life = self.config.name, self.config, following.life
-        agreement = self._agreement if following.stored is None else following.stored.agreement
+        agreement = self._agreement  # that of an older checkpoint may be of more steps than a member has ended it after
+        if not seat.decides:
+            agreement = agreement.lasting(seat.session.request.group.steps)
         held = await self._build(agreement, len(config.ranks))
         whole = await self._next.weights(following, agreement, held, seat, self._lane)
         await self._store.written()

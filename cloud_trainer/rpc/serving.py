@@ -103,9 +103,8 @@ def _refusal_of_ended(session: Session, term: int, sessions: SessionRegistry) ->
             f"{session.attachment.elsewhere()}",
         )
     if session.is_replaced:
-        sentence = (
-            f"session {session.id} has ended, because its group has gone back, or its member has opened another one"
-        )
+        why = "its group has gone back or ended, or its member has opened another one"
+        sentence = f"session {session.id} has ended, because {why}"
         return StatusError(grpc.StatusCode.FAILED_PRECONDITION, sentence, kind=Kind.LOST)
     if sessions.find(session.id) is not session:
         code = grpc.StatusCode.NOT_FOUND if session.forgotten else grpc.StatusCode.ABORTED

@@ -89,7 +89,8 @@ class SessionCalls:
             raise ProtocolError(f"no member of a group can do step {request.last_step}; a step is {MOST_STEPS} at most")
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
-                await _to_the_end(self._groups.leave(session, request.last_step))
+                leaving = self._groups.leave(session, request.last_step, ends_group=request.ends_group)
+                await _to_the_end(leaving)
         return pb.LeaveGroupResponse()
 
     async def join_group(self, request: pb.JoinGroupRequest, _context: Context) -> pb.JoinGroupResponse:

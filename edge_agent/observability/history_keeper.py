@@ -37,7 +37,7 @@ class HistoryKeeper:
         events.subscribe(SessionOpened, lambda event: self._begin(event.run.session))
         events.subscribe(Evaluated, self._add)
         events.subscribe(RolledBack, lambda event: self._go_back(event.step))
-        events.subscribe(BeganAgain, lambda _event: self._begin_again())
+        events.subscribe(BeganAgain, lambda _event: self._go_back(0))
 
     def end_epoch(self) -> None:
         """Add the row of an epoch; if an evaluation follows, its row is that of the epoch."""
@@ -48,7 +48,7 @@ class HistoryKeeper:
             self._add(None)
 
     def _begin(self, session: OpenedSession) -> None:
-        self._may_be_back |= self._experiment is None and self._is_member(session.experiment)
+        self._may_be_back |= self._experiment is None and session.experiment.config.member is not None
         self._experiment, self._disk = session.experiment, session.threads.disk
         self._look_ahead(0)
 
@@ -102,8 +102,6 @@ class HistoryKeeper:
         """Take away the rows of steps that come once more. A member of a group that is back has those of its file before."""
         if self._may_be_back and self._file is not None:
             self._statistics.go_on(totals_until(step, self._file.unfinished()))
-        elif self._experiment is not None and self._is_member(self._experiment):
-            self._statistics.go_back(totals_until(step, self._statistics.history))
         self._may_be_back = False
         rows = self._statistics.history
         if self._experiment is not None:
@@ -111,15 +109,6 @@ class HistoryKeeper:
         self._statistics.history = [row for row in rows if row.step <= step]
         if rows:
             self._show()
-
-    def _begin_again(self) -> None:
-        """Take all rows away, but those of a member of a group, which goes on where that does."""
-        if self._experiment is None or not self._is_member(self._experiment):
-            self._go_back(0)
-
-    @staticmethod
-    def _is_member(experiment: Experiment) -> bool:
-        return experiment.config.member is not None
 
     def _show(self) -> None:
         """Have the file hold all rows, beside the event loop."""

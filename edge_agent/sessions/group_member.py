@@ -38,8 +38,10 @@ def adopt_length(experiment: Experiment, worker: str, opened: pb.OpenSessionResp
     experiment.steps = opened.group_steps
 
 
-async def begin_in_group(session: OpenSession, device: PlacedWorker) -> int:
+async def begin_in_group(session: OpenSession, device: PlacedWorker, *, has_trained: bool) -> int:
     """Begin at the step of the group, with its weights; returns the step. Nothing may be in flight.
+
+    has_trained: this process has done steps of the group.
 
     A member has no state of its own, so one that comes back begins in the same way. Raises IsthmusError.
     """
@@ -52,6 +54,11 @@ async def begin_in_group(session: OpenSession, device: PlacedWorker) -> int:
         await session.collect()
     else:
         await _collect_result(session)
+        if has_trained:
+            _log.info("the group has ended, and this device has its result", steps=step)
+        else:
+            told = "this device comes after the last step of its group, and has the result of the others"
+            _log.warning(told, steps=step)
     await device.go_back(session.state.plan, step)
     return step
 
@@ -72,7 +79,6 @@ async def _collect_result(session: OpenSession) -> None:
             f"the group has done all of its {steps} steps, say its trainers, and its weights are those with which this device "
             "would begin: nothing was trained"
         )
-    _log.warning("this device comes after the last step of its group, and has the result of the others", steps=steps)
 
 
 def _digests(experiment: Experiment) -> list[int]:
@@ -81,14 +87,17 @@ def _digests(experiment: Experiment) -> list[int]:
     return [block_state.digest(blocks[index]) for index in changing_blocks(experiment.chain)]
 
 
-async def leave_after(session: OpenSession, last_step: int) -> None:
+async def leave_after(session: OpenSession, last_step: int, *, ends_group: bool = False) -> None:
     """Tell all trainers the last step of this device, of which it has given nothing. Raises IsthmusError.
 
-    The deciding trainer hears it first: should the group go back, that one says who goes on.
+    ends_group: it is the last one of all, and done. The deciding trainer hears it first: should the group go back, that one
+    says who goes on, and for how long.
     """
     decider, others = _trainers(session)
-    await session.retry.run(lambda: decider.leave_group(last_step))
-    await gathered(*(session.retry.run(partial(trainer.leave_group, last_step)) for trainer in others))
+    await session.retry.run(lambda: decider.leave_group(last_step, ends_group=ends_group))
+    await gathered(
+        *(session.retry.run(partial(trainer.leave_group, last_step, ends_group=ends_group)) for trainer in others)
+    )
 
 
 def _trainers(session: OpenSession) -> tuple[TrainerWorker, list[TrainerWorker]]:

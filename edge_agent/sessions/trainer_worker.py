@@ -145,10 +145,12 @@ class TrainerWorker:
         request = pb.RestoreWorkerRequest(session_id=self.session_id, fence=self._state.fence, beginning=beginning)
         return await self.client.restore_worker(request)
 
-    async def leave_group(self, last_step: int) -> None:
-        """Tell the last step of this device in its group."""
-        request = pb.LeaveGroupRequest(session_id=self.session_id, fence=self._state.fence, last_step=last_step)
-        await self.client.leave_group(request)
+    async def leave_group(self, last_step: int, *, ends_group: bool) -> None:
+        """Tell the last step of this device in its group, or with `ends_group` that of all."""
+        fence = self._state.fence
+        await self.client.leave_group(
+            pb.LeaveGroupRequest(session_id=self.session_id, fence=fence, last_step=last_step, ends_group=ends_group)
+        )
 
     async def join_group(self, life: int, first_step: int) -> None:
         """Have this device take part in its group from a step on, and wait until the group is there."""

@@ -24,6 +24,11 @@ class GroupExit:
         """Tell whether the device is to leave its group."""
         return self._pause.shutdown.leaves
 
+    @property
+    def is_under_way(self) -> bool:
+        """Tell whether the trainers know a last step, after which the others go on."""
+        return self._last_step is not None
+
     async def has_a_step_left(self, step: int) -> bool:
         """Tell whether the device still does this step, with nothing in flight before it. Raises IsthmusError.
 

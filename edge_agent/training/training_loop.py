@@ -8,13 +8,14 @@ import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import structlog
 from torch import Tensor
 
 from edge_agent.coordinator import Action, BoundaryReached, ChangeDone, GoodWeightsWanted, StepsDone, StopReached
 from edge_agent.sessions.device_worker import DeviceWorker
-from edge_agent.sessions.group_member import begin_in_group
+from edge_agent.sessions.group_member import begin_in_group, leave_after
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.admissions import Admissions
@@ -35,6 +36,7 @@ from edge_agent.training.events import (
     RolledBack,
 )
 from edge_agent.training.group_exit import GroupExit
+from edge_agent.training.history import totals_until
 from edge_agent.training.improvement import ends_early, rate_drops
 from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
@@ -190,8 +192,10 @@ class TrainingLoop:
         while True:
             if self._is_unseated:
                 with self._activity.during(Activity.JOINING):
-                    step = await begin_in_group(self._session, self._worker)
-                joined, self._is_unseated = Restored(joined.tickets, step, {}, is_replanned=False), False
+                    done = self._statistics.steps
+                    step = await begin_in_group(self._session, self._worker, has_trained=done > 0)
+                facts = {"totals": self._totals_at(step)}
+                joined, self._is_unseated = Restored(joined.tickets, step, facts, is_replanned=False), False
             if isinstance(joined, Restored):
                 await self._restart(joined)
             await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))
@@ -206,6 +210,12 @@ class TrainingLoop:
             if action is not Action.CHANGE or (changed := await self._change_placement()) is None:
                 return action
             joined = changed
+
+    def _totals_at(self, step: int) -> dict[str, Any]:
+        """Return the totals of this process until a step at which its group goes on: until the last row before it where this
+        device was further."""
+        totals = self._statistics.totals()
+        return totals if self._statistics.steps == step else totals_until(step, totals["history"])
 
     def _may_change(self) -> bool:
         """Tell whether the placement may change at a boundary. Each lasts for a step at least, except during a pause."""
@@ -234,7 +244,7 @@ class TrainingLoop:
             await self.step_runner.do(linked, batches, self._experiment.recipe.boundary_from(taken))
             while True:
                 await self._evaluate_if_due()
-                self._end_early_if_due()
+                await self._end_early_if_due()
                 if self._best.is_due(self.step):
                     await self._keep_best()
                 action = await self._at_boundary()
@@ -292,12 +302,18 @@ class TrainingLoop:
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy, **shown)
         self._evaluated_step = step
 
-    def _end_early_if_due(self) -> None:
-        """Make this step the last one of the run where the evaluations say so."""
-        early_stop = self._experiment.config.training.early_stop
-        if self.step < self._experiment.steps and ends_early(self._statistics.history, early_stop):
-            self._set_steps(self.step)
-            _log.info("the evaluations get no better; the run ends early", step=self.step)
+    async def _end_early_if_due(self) -> None:
+        """Make this step the last one of the run, in a group of all members, where the evaluations say so."""
+        config, step = self._experiment.config, self.step
+        if step == self._experiment.steps or not ends_early(self._statistics.history, config.training.early_stop):
+            return
+        if config.member is not None:
+            if self._exit.is_under_way:
+                return
+            # No trainer does a step without this member, so nobody is further.
+            await leave_after(self._session, step - 1, ends_group=True)
+        self._set_steps(step)
+        _log.info("the evaluations get no better; the run ends early", step=step)
 
     def _lower_rate_if_due(self) -> None:
         """Have the next steps tell what the evaluations say of the learning rate. Nothing is in flight."""

@@ -256,6 +256,20 @@ class Group:
         seat.stop = stop
         return self._advanced()
 
+    def end(self, step: int) -> list[int]:
+        """Do no step from this one on; returns the ranks that have given gradients of any, which are dropped.
+
+        A rank that was to take part later is a member all the same, and a promise is forgotten. Raises ProtocolError, and
+        changes nothing, unless all steps before are done and nothing of this one is updated.
+        """
+        if step != self.step or not self.is_between_steps:
+            raise ProtocolError(f"the group cannot end before step {step}; it is at step {self.step}")
+        self._parts.clear()
+        self._seats = {rank: seat for rank, seat in self._seats.items() if not seat.is_promised}
+        for seat in self._seats.values():
+            seat.first = min(seat.first, step)
+        return [rank for rank, seat in self._seats.items() if seat.awaited]
+
     def merge(
         self,
         rank: int,

@@ -1,6 +1,7 @@
 """Members of a group of devices, and the loop over micro-batches that they are compared with, bit for bit."""
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,8 @@ def batches(
 
 Lower = Callable[[int, Chain, torch.optim.Optimizer], None]
 """Lowering of the rates of an optimizer for a step, by the weights with which that begins."""
+Ends = Callable[[int, Chain], bool]
+"""Tells whether training ends before a step, by the weights with which that would begin."""
 
 
 class PlainCodecs:
@@ -153,12 +156,13 @@ def accumulated(
     took_part: TookPart | None = None,
     codecs: PlainCodecs | None = None,
     lower: Lower = lambda _step, _chain, _optimizer: None,
+    ends: Ends = lambda _step, _chain: False,
     averages: dict[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Train the module of a chain as a user accumulates micro-batches by hand, in the order of ranks; return its state.
 
     members: inputs and labels of each step, by rank. samples: of a whole batch of one member. took_part: all ranks if left out.
-    codecs: none if left out. lower: called before each update. averages: as in `plain_loop`.
+    codecs: none if left out. lower: called before each update. ends: asked before each step. averages: as in `plain_loop`.
     """
     codecs = codecs or PlainCodecs()
     slices = Slices(chain, told, merged=True)
@@ -173,6 +177,8 @@ def accumulated(
     history: list[dict[str, Tensor]] = []
     waiting: list[list[tuple[int, Any, Tensor]]] = [[] for _ in members]
     for step, whole in enumerate(zip(*members, strict=True)):
+        if ends(step, chain):
+            break
         history.append(_weights(module))
         ranks_of = {one: range(len(members)) if took_part is None else took_part(step, one) for one in numbered}
         counting = [plain_count(told.loss, each) if told.mean == "token" else len(each) for _, each in whole]
@@ -275,9 +281,28 @@ def group_state(
     chain = first.built_again()
     if (start := first.config.training.start_from) is not None:
         load_what_fits(chain.module, start.path)
-    return accumulated(
-        chain, first.recipe, members, first.batch_size, took_part, codecs, plain_plateaus(configs), averages
-    )
+    follows = plain_plateaus(configs), plain_early_stops(configs)
+    return accumulated(chain, first.recipe, members, first.batch_size, took_part, codecs, *follows, averages)
+
+
+def plain_early_stops(configs: Sequence[EdgeConfig]) -> Ends:
+    """Return what ends training once the evaluations of any member, of its own test set, are no better for too long."""
+    stops = [config.training.early_stop for config in configs]
+    evaluated = [Experiment(config).evaluates_at for config in configs]
+    plain = [plain_experiment(config) for config in configs]
+    best, waited = [math.inf] * len(configs), [0] * len(configs)
+
+    def ends(step: int, chain: Chain) -> bool:
+        for rank, (config, stop) in enumerate(zip(configs, stops, strict=True)):
+            if stop is None or not step or not evaluated[rank](step):
+                continue
+            loss, accuracy = plain_evaluation(config, plain[rank]._replace(chain=chain))
+            value = loss if stop.metric == "loss" else -accuracy
+            is_better = value < best[rank] - stop.min_delta
+            best[rank], waited[rank] = (value, 0) if is_better else (best[rank], waited[rank] + 1)
+        return any(stop and count >= stop.patience for stop, count in zip(stops, waited, strict=True))
+
+    return ends
 
 
 def plain_plateaus(configs: Sequence[EdgeConfig]) -> Lower:

@@ -84,9 +84,13 @@ class Running:
         )
 
     def member_killed_at(self, point, rank, nth=1):
-        """Start a member that is killed when it comes to a function for the nth time, and return its process."""
+        """Start a member that is killed when it comes to a function for the nth time, and return its process.
+
+        Started again by `member`, it has its rows.
+        """
         planned = [Planned("member", Fault.KILL_AGENT, point, nth)]
-        flags, name = [*self._flags(rank), control_off()], f"killed-member-{rank}"
+        rows = f"output.directory={self.folder / f'member-{rank}'}"
+        flags, name = [*self._flags(rank), rows, control_off()], f"killed-member-{rank}"
         process = Forked(sides.member, flags, name, planned, self.folder, stderr=subprocess.DEVNULL)
         self.stack.callback(process.kill)
         return process

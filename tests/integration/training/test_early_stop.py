@@ -146,7 +146,6 @@ async def test_a_loss_that_is_no_number_gets_no_better(monkeypatch):
         (['training.early_stop={metric="f1"}'], 'early_stop.metric is "f1", which is not computed'),
         (["training.early_stop={patience=0}"], "patience"),
         (['training.metrics=["f1"]', 'training.early_stop={metric="f1"}'], "mode is left out; say which is better"),
-        (['group={name="line", size=2}'], "all members end after the steps that the first one brings"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_in_a_sentence(flags, said):

@@ -260,6 +260,15 @@ CLAIMS = [
         _unary(lambda session: pb.LeaveGroupRequest(session_id=session, fence=_JOINED, last_step=2**64 - 1)),
     ),
     Claim(
+        "LeaveGroup",
+        "the end of all after the last step that there can be",
+        _unary(
+            lambda session: pb.LeaveGroupRequest(
+                session_id=session, fence=_JOINED, last_step=2**64 - 1, ends_group=True
+            )
+        ),
+    ),
+    Claim(
         "DialPeers",
         "a hundred thousand peers",
         _unary(lambda session: pb.DialPeersRequest(session_id=session, fence=_JOINED, peers=[pb.Peer()] * 100_000)),

@@ -232,6 +232,7 @@ class Damage:
                     ),
                 ),
                 ("LeaveGroup", pb.LeaveGroupRequest(session_id=session, fence=fence, last_step=7)),
+                ("LeaveGroup", pb.LeaveGroupRequest(session_id=session, fence=fence, last_step=7, ends_group=True)),
                 ("JoinGroup", pb.JoinGroupRequest(session_id=session, fence=fence, life=1, first_step=7)),
                 ("DialPeers", pb.DialPeersRequest(session_id=session, fence=fence)),
                 (

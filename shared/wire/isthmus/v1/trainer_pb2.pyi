@@ -182,6 +182,7 @@ class GroupSeat(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     FROZEN_DIGESTS_FIELD_NUMBER: _builtins.int
+    MAY_END_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The group, as the trainer's operator has named it."""
     rank: _builtins.int
@@ -189,7 +190,11 @@ class GroupSeat(_message.Message):
     size: _builtins.int
     """The members that the agent expects; 0 where it does not say."""
     steps: _builtins.int
-    """The steps that the agent would do by itself. Those of the first member hold for all."""
+    """The steps that the agent would do by itself. Those of the first member hold for all. To a trainer that does not decide: the
+    steps that the group does, as the one that decides has said.
+    """
+    may_end: _builtins.bool
+    """True if the member's evaluations may end the training of all (LeaveGroup)."""
     @_builtins.property
     def frozen_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """XXH3-64 digests of the parameters that do not learn, of all blocks: no trainer needs to have them, and all members have the
@@ -204,10 +209,11 @@ class GroupSeat(_message.Message):
         size: _builtins.int = ...,
         steps: _builtins.int = ...,
         frozen_digests: _abc.Iterable[_builtins.int] | None = ...,
+        may_end: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "name", b"name", "rank", b"rank", "size", b"size", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frozen_digests", b"frozen_digests", "may_end", b"may_end", "name", b"name", "rank", b"rank", "size", b"size", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -706,10 +712,13 @@ class LeaveGroupRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
+    ENDS_GROUP_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """The session."""
     last_step: _builtins.int
     """The last step that the member does."""
+    ends_group: _builtins.bool
+    """Whether it is the last one of all members."""
     @_builtins.property
     def fence(self) -> Global___Fence:
         """Who asks."""
@@ -720,10 +729,11 @@ class LeaveGroupRequest(_message.Message):
         session_id: _builtins.str = ...,
         fence: Global___Fence | None = ...,
         last_step: _builtins.int = ...,
+        ends_group: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "last_step", b"last_step", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ends_group", b"ends_group", "fence", b"fence", "last_step", b"last_step", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -731,7 +741,7 @@ Global___LeaveGroupRequest: _TypeAlias = LeaveGroupRequest  # noqa: Y015
 
 @_typing.final
 class LeaveGroupResponse(_message.Message):
-    """The group goes on without it after that step."""
+    """The group goes on without it after that step, or has ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -31,7 +31,7 @@ class Group:
         self.held_up = asyncio.Lock()
         merging = SimpleNamespace(
             step=STEP,
-            agreement=SimpleNamespace(staleness=STALENESS),
+            agreement=SimpleNamespace(staleness=STALENESS, steps=1000),
             is_done=False,
             merge=self._merge,
             held_up=list,

@@ -21,7 +21,7 @@ class Waiting:
     agreement = Agreed()
 
     def __init__(self, step):
-        self.step, self.ranks, self.withdrawn = step, {0: 0}, []
+        self.step, self.ranks, self.withdrawn, self.is_done = step, {0: 0}, [], False
 
     async def promise(self, rank, _step):
         return self.ranks.get(rank, self.step)

@@ -165,3 +165,27 @@ def test_those_who_stay_end_with_the_same_weights_where_they_may_be_ahead(stalen
         for name, value in chain.blocks[block].named_parameters().items():
             for rank in (0, 2):
                 assert torch.equal(members.member(rank).weights("edge", block)[f"parameter/{name}"], value)
+
+
+def test_a_group_ends_between_two_steps_and_forgets_what_was_given_of_later_ones():
+    group, chain = alone(staleness=1)
+    for rank in (0, 1):
+        give_step(group, chain, rank, 0)
+    assert group.promise(2, 1) == 1
+    give_step(group, chain, 1, 1)
+    for step in (0, 2):
+        with pytest.raises(ProtocolError, match=f"cannot end before step {step}; it is at step 1"):
+            group.end(step)
+    before = group.first_weights(0, 1)
+    assert group.end(1) == [1], "only this one is further"
+    assert (group.step, group.ranks, group.held_up()) == (1, {0: 0, 1: 0}, [])
+    for block, weights in group.first_weights(1, 1).items():
+        assert_equal(weights, before[block])
+
+
+def test_a_group_of_which_a_slice_is_updated_does_not_end_before_that_step():
+    group, chain = alone()
+    for rank in (0, 1):
+        group.merge(rank, 0, BlockSlice(3), part_of(chain, 3, 1.0), 2)
+    with pytest.raises(ProtocolError, match="cannot end before step 0"):
+        group.end(0)

@@ -277,7 +277,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    27: {
+    28: {
         "accumulate_batches": "integer",
         "changes.above": "number",
         "changes.codec": "string",
