@@ -32,7 +32,6 @@ from edge_agent.planning import (
     LinkTrace,
     Profile,
     Question,
-    Rates,
     SearchSpace,
     Setting,
     compare,
@@ -45,7 +44,6 @@ from edge_agent.planning.families.pair import listed_pairs
 from edge_agent.planning.planners.plan import migration_seconds
 
 MAHIMAHI = ("TMobile-LTE-short", "Verizon-LTE-short")
-LEAST_RATE = 1000.0
 AHEAD_SECONDS = 10
 """Over which one with foresight takes the mean of the rates to cost a migration."""
 
@@ -106,18 +104,7 @@ def foresight_gain(profile: Profile, link: LinkTrace, space: SearchSpace) -> flo
     moments = np.arange(PROBE_SECONDS, max(link.duration_seconds, PROBE_SECONDS + 1) - 1)
     done, fixed = np.zeros(len(cuts)), np.zeros((len(choices), len(found)))
     for moment in moments.tolist():
-        now, ahead = (
-            setting.at(
-                [
-                    Rates(
-                        max(LEAST_RATE, link.uplink.mean_between(moment, moment + span)),
-                        max(LEAST_RATE, link.downlink.mean_between(moment, moment + span)),
-                        link.round_trip_seconds,
-                    )
-                ]
-            )
-            for span in (1.0, AHEAD_SECONDS)
-        )
+        now, ahead = (setting.at([link.rates_between(moment, moment + span)]) for span in (1.0, AHEAD_SECONDS))
         held = np.array([1.0 / one.loads.seconds(now) for one in each])
         all_speeds, all_filling = held.max(axis=0), found.loads.at(now).filling()
         best = np.array([np.flatnonzero(found.cuts == cut)[all_speeds[found.cuts == cut].argmax()] for cut in cuts])

@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.planning.adaptation import LEAST_RATE, links
+from benchmarks.planning.adaptation import links
 from benchmarks.planning.paper_profiles import DEVICES, vgg19_profile
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.report import write_json
@@ -25,7 +25,6 @@ from edge_agent.planning import (
     PROBE_SECONDS,
     Layout,
     LinkTrace,
-    Rates,
     SearchSpace,
     Setting,
     Trace,
@@ -79,15 +78,8 @@ def _best_kept(setting: Setting) -> list[Layout]:
     layouts, loads = every
     speeds = np.zeros(len(layouts))
     for moment in np.arange(PROBE_SECONDS, PROBE_SECONDS + setting.seconds - 1.0, 2.0).tolist():
-        rates = [
-            Rates(
-                max(LEAST_RATE, link.uplink.mean_between(moment, moment + 2.0)),
-                max(LEAST_RATE, link.downlink.mean_between(moment, moment + 2.0)),
-                link.round_trip_seconds,
-            )
-            for link in setting.links
-        ]
-        speeds += 1.0 / loads.seconds(setting.at(rates))
+        at = setting.at([link.rates_between(moment, moment + 2.0) for link in setting.links])
+        speeds += 1.0 / loads.seconds(at)
     return [layouts[row] for row in np.argsort(-speeds)[:KEPT]]
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 
 from shared.errors import PlanError
 
+LEAST_RATE = 1000.0
+"""Bits per second assumed for a dead link, so that steps end, and layouts can still be told apart."""
+
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
 _UNITS = {"bit": 1.0, "byte": 8.0}
 _RATE = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmg]?)(bit|byte)(?:/s)?\s*", re.ASCII | re.IGNORECASE)

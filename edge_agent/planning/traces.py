@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_agent.planning.rates import LEAST_RATE, Rates
 from shared.errors import PlanError
 
 ROUNDING = 1e-12
@@ -102,6 +103,11 @@ class LinkTrace:
     def duration_seconds(self) -> float:
         """Return the duration of the longer direction."""
         return max(self.uplink.duration_seconds, self.downlink.duration_seconds)
+
+    def rates_between(self, start: float, end: float) -> Rates:
+        """Return the mean rates over [start, end], start < end; `LEAST_RATE` where nothing was carried."""
+        uplink, downlink = (max(LEAST_RATE, trace.mean_between(start, end)) for trace in (self.uplink, self.downlink))
+        return Rates(uplink, downlink, self.round_trip_seconds)
 
 
 def in_series(links: Sequence[LinkTrace]) -> LinkTrace:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from edge_agent.experiment.building import Experiment
 from edge_agent.planning import ProfiledBlock
 from edge_agent.planning.prediction import LatencyTable, vector
-from edge_agent.profiling.workers.measured_parts import Run
+from edge_agent.profiling.rounds import Run
 from shared.errors import ConfigError, PlanError
 from shared.model.chain import Block, Chain
 from shared.model.features import specs_bytes

@@ -1,16 +1,12 @@
 """Latency tables: sub-models [i, j) of a configuration's model, timed on this device or on one of its trainers.
 
-Every round times each sub-model once, in an order of its own, and a time is the median over the rounds. So what disturbs the
-machine for a while disturbs few rounds of many sub-models, not all of one.
+A time is the median over the rounds.
 """
 
 import asyncio
-import random
 import statistics
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-
-import structlog
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
@@ -29,23 +25,13 @@ from edge_agent.planning.prediction import (
     vector,
 )
 from edge_agent.profiling.events import PieceMeasured
-from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.timers import (
-    Timer,
-    is_of_the_blocks,
-    measured_experiment,
-    measuring_session,
-    timer_at,
-    timer_here,
-)
-from edge_agent.profiling.workers.worker_measuring import ROUNDS, steps_of_a_round
+from edge_agent.profiling.rounds import ROUNDS, Run, in_rounds, mean_step, runs_with_room, steps_of_a_round
+from edge_agent.profiling.timers import Timer, measured_experiment, measuring_session, timer_at, timer_here
 from shared.client.config import TrainerAddressConfig
-from shared.errors import ConfigError, PlanError, RefusedError
+from shared.errors import ConfigError, PlanError
 from shared.events import Emit, ignore
 from shared.placement import AGENT
-from shared.training.step_seconds import totals
-
-_log = structlog.get_logger(__name__)
+from shared.training.step_seconds import StepSeconds, totals
 
 
 async def measure_table(
@@ -79,7 +65,9 @@ async def measure_table(
         layers = len(experiment.chain.blocks)
         if known is not None:
             known.check("this configuration", config.model.factory, experiment.batch_size, layers)
-        runs = contiguous(layers) if target is not None else _runs_with_room(experiment)
+        runs = contiguous(layers)
+        if target is None:
+            runs = runs_with_room(experiment.chain, runs)
         reference = _reference(runs, flops, known)
         if known is not None:
             runs = [runs[index] for index in reference]
@@ -89,7 +77,7 @@ async def measure_table(
             else _timed_at(target.name, experiment, threads)
         )
         async with timing as timer:
-            seconds = await _rounds(timer, runs, steps_of_a_round(repeats), emit, leave_out=known is None)
+            seconds = await _rounds(timer, worker, runs, steps_of_a_round(repeats), emit, leave_out=known is None)
     runs = list(seconds)
     table = LatencyTable(
         model=config.model.factory,
@@ -111,16 +99,6 @@ def _trainer(config: EdgeConfig, worker: str) -> TrainerAddressConfig:
     raise ConfigError(f"--worker is {worker!r}; the workers of this configuration are {names}")
 
 
-def _runs_with_room(experiment: Experiment) -> list[tuple[int, int]]:
-    """The sub-models for which there is memory on this device."""
-    runs = contiguous(len(experiment.chain.blocks))
-    free = available_bytes()
-    fitting = [run for run in runs if needed_bytes(experiment.chain, *run) <= free]
-    if len(fitting) < len(runs):
-        _log.warning("some sub-models do not fit in memory; they are left out", fit=len(fitting), free_bytes=free)
-    return fitting
-
-
 def _reference(runs: list[tuple[int, int]], flops: Sequence[float], known: KnownDevices | None) -> list[int]:
     """The indices of the reference among the sub-models that can be measured."""
     if len(runs) < REFERENCES:
@@ -138,23 +116,19 @@ def _reference(runs: list[tuple[int, int]], flops: Sequence[float], known: Known
 
 
 async def _rounds(
-    timer: Timer, runs: Sequence[tuple[int, int]], steps: int, emit: Emit, *, leave_out: bool
-) -> dict[tuple[int, int], float]:
-    """Seconds of the sub-models. leave_out: those for which the trainer has no room, instead of its refusal."""
-    means: dict[tuple[int, int], list[float]] = {run: [] for run in runs}
-    order = random.Random(0)
-    for number in range(ROUNDS):
-        for place, run in enumerate(order.sample(runs, len(runs))):
-            if run in means:
-                try:
-                    means[run].append(statistics.fmean(totals(await timer(*run, steps))))
-                except RefusedError as refused:
-                    if not (leave_out and is_of_the_blocks(refused, run)):
-                        raise
-                    _log.warning("a sub-model is left out", blocks=run, reason=str(refused))
-                    del means[run]
-            emit(PieceMeasured(number * len(runs) + place + 1, ROUNDS * len(runs)))
-    return {run: statistics.median(times) for run, times in means.items()}
+    timer: Timer, worker: str, runs: Sequence[Run], steps: int, emit: Emit, *, leave_out: bool
+) -> dict[Run, float]:
+    """Seconds of the sub-models. leave_out: as in `mean_step`."""
+    means: dict[Run, list[StepSeconds]] = {run: [] for run in runs}
+    for done, (_, run) in enumerate(in_rounds(runs), start=1):
+        if run in means:
+            mean = await mean_step(timer, worker, run, steps, leave_out=leave_out)
+            if mean is None:
+                del means[run]
+            else:
+                means[run].append(mean)
+        emit(PieceMeasured(done, ROUNDS * len(runs)))
+    return {run: statistics.median(totals(rounds)) for run, rounds in means.items()}
 
 
 @asynccontextmanager

@@ -21,10 +21,7 @@ from edge_agent.planning.engine.pool import Pool
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import Floats
 from edge_agent.planning.profile import Hop, Profile
-from edge_agent.planning.rates import in_series
-
-LEAST_RATE = 1000.0
-"""Bits per second assumed for a dead link, so that layouts can still be told apart."""
+from edge_agent.planning.rates import LEAST_RATE, in_series
 
 MOST_MEMORY_SECONDS = 5.0
 """Longest time over which present rates are smoothed. A pipeline smooths over about half of the time that it holds in

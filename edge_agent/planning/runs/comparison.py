@@ -11,7 +11,6 @@ from itertools import pairwise
 from edge_agent.planner_names import GREEDY, PARTITION
 from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.engine import Engine, EngineConfig
-from edge_agent.planning.engine.beliefs import LEAST_RATE
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.installed import CHAIN_RUNS, PAIR, PAIR_RUNS, installed, there_are
 from edge_agent.planning.layout import Layout
@@ -46,7 +45,7 @@ class Setting:
 
     def probed(self) -> list[Rates]:
         """Return the links' rates during the probe."""
-        return [_rates(link, 0.0, PROBE_SECONDS) for link in self.links]
+        return [link.rates_between(0.0, PROBE_SECONDS) for link in self.links]
 
     def mean(self) -> list[Rates]:
         """Return the links' rates over the whole traces."""
@@ -62,11 +61,6 @@ class Setting:
 
 
 Contestant = Callable[[Setting], Run]
-
-
-def _rates(link: LinkTrace, begin: float, end: float) -> Rates:
-    uplink, downlink = (max(LEAST_RATE, trace.mean_between(begin, end)) for trace in (link.uplink, link.downlink))
-    return Rates(uplink, downlink, link.round_trip_seconds)
 
 
 def run_engine(setting: Setting) -> Run:

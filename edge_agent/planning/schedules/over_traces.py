@@ -6,7 +6,6 @@ import numpy as np
 
 from edge_agent.planner_names import SEQUENTIAL
 from edge_agent.planning.profile import Profile
-from edge_agent.planning.rates import Rates
 from edge_agent.planning.runs.run import check_duration
 from edge_agent.planning.schedules.profiled import layers_of
 from edge_agent.planning.schedules.strategies import STRATEGIES
@@ -14,8 +13,6 @@ from edge_agent.planning.traces import LinkTrace
 from shared.errors import PlanError
 
 WINDOW_SECONDS = 10.0
-LEAST_RATE = 1e3
-"""Bits per second that a window without any is taken to have, so that its steps end."""
 
 
 def compare_strategies(
@@ -31,8 +28,7 @@ def compare_strategies(
     steps = dict.fromkeys((SEQUENTIAL, *strategies), 0.0)
     begins = np.arange(0.0, seconds, WINDOW_SECONDS).tolist()
     for begin, end in zip(begins, [*begins[1:], seconds], strict=True):
-        up, down = (max(LEAST_RATE, trace.mean_between(begin, end)) for trace in (link.uplink, link.downlink))
-        layers = layers_of(profile, Rates(up, down, link.round_trip_seconds)).among(members)
+        layers = layers_of(profile, link.rates_between(begin, end)).among(members)
         for strategy in steps:
             step_seconds = STRATEGIES[strategy](layers).step_seconds
             if step_seconds == 0.0:

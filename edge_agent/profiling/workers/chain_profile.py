@@ -23,9 +23,10 @@ from edge_agent.planning.prediction import LatencyTable
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, times_in_table, try_blocks
 from edge_agent.profiling.codec_times import codec_fits, narrow_codec
 from edge_agent.profiling.events import Estimated
+from edge_agent.profiling.rounds import Run, runs_with_room, steps_of_a_round
 from edge_agent.profiling.timers import Timer, measured_experiment, measuring_session, timer_here
-from edge_agent.profiling.workers.measured_parts import MeasuredParts, Run, ToMeasure
-from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, runs_with_room, settings_of, steps_of_a_round
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, settings_of
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, PlanError
 from shared.events import Emit, ignore
@@ -112,7 +113,8 @@ class ChainMeasuring:
         places = [place] if place == 0 or not self._any_order else range(1, len(self._names))
         wanted = list(dict.fromkeys(run for one in places for run in self._runs_at(one)))
         chain = self._experiment.chain
-        return [run for run in wanted if not chain.parts_tied(*run)] if place else runs_with_room(chain, wanted)
+        whole = [run for run in wanted if not chain.parts_tied(*run)]
+        return whole if place else runs_with_room(chain, whole)
 
     def _runs_at(self, place: int) -> list[Run]:
         """The runs at a place of the chain: each worker before and behind it has a block at least."""

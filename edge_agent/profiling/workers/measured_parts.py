@@ -9,13 +9,11 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from edge_agent.planning import Profile, load_profile, profile_to_json
 from edge_agent.profiling.profile_parts import Part, PartFile
+from edge_agent.profiling.rounds import Run
 from shared.config import Section
 from shared.errors import PlanError
 from shared.files.whole_file import write_whole
 from shared.training.step_seconds import StepSeconds
-
-Run = tuple[int, int]
-"""The blocks [first, stop)."""
 
 
 class ToMeasure(NamedTuple):

@@ -27,10 +27,11 @@ from edge_agent.profiling.codec_times import Fit, codec_fits, narrow_codec, spre
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.lines import line_through
 from edge_agent.profiling.profile_parts import PartFile
+from edge_agent.profiling.rounds import Run, runs_with_room, steps_of_a_round
 from edge_agent.profiling.timers import measured_experiment, measuring_session, timer_here, trainer_clients
 from edge_agent.profiling.trial import busy_seconds, turn_seconds
-from edge_agent.profiling.workers.measured_parts import MeasuredParts, Run, ToMeasure
-from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, runs_with_room, settings_of, steps_of_a_round
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, settings_of
 from shared.client.trainer import TrainerClient
 from shared.errors import PlanError
 from shared.events import Emit, ignore
@@ -107,7 +108,8 @@ def _pieces(experiment: Experiment) -> dict[str, list[ToMeasure]]:
     """List the runs of blocks on either side of each cut, by worker. PlanError where this device has room for none."""
     chain, batch = experiment.chain, experiment.batch_size
     blocks = len(chain.blocks)
-    before = runs_with_room(chain, [(0, cut) for cut in range(max(1, chain.first_boundary), blocks + 1)])
+    cuts = [cut for cut in range(max(1, chain.first_boundary), blocks + 1) if not chain.parts_tied(0, cut)]
+    before = runs_with_room(chain, [(0, cut) for cut in cuts])
     if not before:
         raise PlanError("this device has room for no run of blocks that it could have beside a trainer")
     here = [ToMeasure(*run, batch) for run in before]

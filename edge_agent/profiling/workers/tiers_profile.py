@@ -32,6 +32,7 @@ from edge_agent.profiling.block_costs import trained_bytes, try_blocks
 from edge_agent.profiling.codec_times import Fit, codec_fits
 from edge_agent.profiling.events import Estimated
 from edge_agent.profiling.lines import line_through
+from edge_agent.profiling.rounds import steps_of_a_round
 from edge_agent.profiling.timers import measured_experiment, measuring_session, timer_here, trainer_clients
 from edge_agent.profiling.trial import PLACED_WARM_UP_STEPS, placed_seconds
 from edge_agent.profiling.workers.chain_profile import chain_experiment
@@ -40,7 +41,7 @@ from edge_agent.profiling.workers.measured_links import measured_link
 from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
 from edge_agent.profiling.workers.shared_segments import shared_segments
 from edge_agent.profiling.workers.tried_divisions import tried_divisions
-from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, settings_of, steps_of_a_round
+from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, settings_of
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, DataError, PlanError
 from shared.events import Emit, ignore

@@ -1,43 +1,28 @@
 """Measurements of blocks on several workers, and of the links between these.
 
-Every round times each piece once, in an order of its own; see `latency_table`. What is done is kept, so that measurements that
-were interrupted go on where they were. Trainers compute on made-up features, never on samples.
+What is done is kept, so that measurements that were interrupted go on where they were. Trainers compute on made-up features,
+never on samples.
 """
 
 import asyncio
-import math
-import random
-import statistics
 import time
 from collections.abc import Mapping, Sequence
-
-import structlog
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.profiling.block_costs import TriedBlock
 from edge_agent.profiling.events import PieceMeasured
-from edge_agent.profiling.memory import available_bytes, needed_bytes
-from edge_agent.profiling.timers import Timer, is_of_the_blocks, timer_at
+from edge_agent.profiling.rounds import ROUNDS, in_rounds, mean_step, steps_of_a_round
+from edge_agent.profiling.timers import Timer, timer_at
 from edge_agent.profiling.workers.measured_links import measured_link
-from edge_agent.profiling.workers.measured_parts import MeasuredParts, Run, ToMeasure
+from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
 from edge_agent.sessions.joining import join
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.link_measurement import MOST_BYTES
 from shared.control.formatting import size
-from shared.errors import RefusedError
 from shared.events import Emit
-from shared.model.chain import Chain
-from shared.training.step_seconds import StepSeconds
 
-_log = structlog.get_logger(__name__)
-ROUNDS = 3
 _SAVED_EVERY_SECONDS = 1.0
 """Maximum time of measurements that a profile that is killed has to repeat."""
-
-
-def steps_of_a_round(repeats: int) -> int:
-    """Return the steps of one measurement, so that all rounds have `repeats` at least."""
-    return math.ceil(repeats / ROUNDS)
 
 
 def settings_of(experiment: Experiment, kind: str, names: Sequence[str], repeats: int) -> dict[str, str]:
@@ -52,16 +37,6 @@ def settings_of(experiment: Experiment, kind: str, names: Sequence[str], repeats
         "steps": str(steps_of_a_round(repeats)),
         "device": config.compute.model_dump_json(),
     }
-
-
-def runs_with_room(chain: Chain, runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of blocks that fit in the memory of this device, and part no blocks that use a weight together."""
-    free = available_bytes()
-    wanted = [run for run in runs if not chain.parts_tied(*run)]
-    fit = [run for run in wanted if needed_bytes(chain, *run) <= free]
-    if len(fit) < len(wanted):
-        _log.warning("some runs of blocks do not fit in memory; they are left out", fit=len(fit), free_bytes=free)
-    return fit
 
 
 class WorkerMeasuring:
@@ -122,27 +97,17 @@ class WorkerMeasuring:
 
     async def _measure_workers(self, session: OpenSession, here: Mapping[str, Timer], emit: Emit) -> None:
         timers = {name: timer_at(trainer) for name, trainer in session.members.items()} | dict(here)
-        order, saved_seconds = random.Random(0), time.monotonic()
+        saved_seconds = time.monotonic()
         everything = [(name, piece) for name, pieces in self._pieces.items() for piece in pieces]
-        done = 0
-        for number in range(ROUNDS):
-            for name, piece in order.sample(everything, len(everything)):
-                rounds = self._parts.rounds(name, piece)
-                if rounds is None or 0 < len(rounds) <= number:
-                    try:
-                        steps = await timers[name](*piece.run, self._steps, piece.samples)
-                        rounds = (*(rounds or ()), _mean(steps))
-                    except RefusedError as refused:
-                        if not is_of_the_blocks(refused, piece.run):
-                            raise
-                        _log.warning("a run of blocks is left out", worker=name, blocks=piece.run, reason=str(refused))
-                        rounds = ()
-                    self._parts.add(name, piece, rounds)
-                if time.monotonic() - saved_seconds >= _SAVED_EVERY_SECONDS:
-                    await asyncio.to_thread(self._parts.save)
-                    saved_seconds = time.monotonic()
-                done += 1
-                emit(PieceMeasured(done, self._total))
+        for done, (number, (name, piece)) in enumerate(in_rounds(everything), start=1):
+            rounds = self._parts.rounds(name, piece)
+            if rounds is None or 0 < len(rounds) <= number:
+                mean = await mean_step(timers[name], name, piece.run, self._steps, piece.samples)
+                self._parts.add(name, piece, () if mean is None else (*(rounds or ()), mean))
+            if time.monotonic() - saved_seconds >= _SAVED_EVERY_SECONDS:
+                await asyncio.to_thread(self._parts.save)
+                saved_seconds = time.monotonic()
+            emit(PieceMeasured(done, self._total))
 
     async def _measure_links(self, session: OpenSession, emit: Emit) -> None:
         for done, (near, far) in enumerate(self._links, start=self._total - len(self._links) + 1):
@@ -150,7 +115,3 @@ class WorkerMeasuring:
                 self._parts.add_link(near, far, await measured_link(session, near, far))
                 await asyncio.to_thread(self._parts.save)
             emit(PieceMeasured(done, self._total))
-
-
-def _mean(steps: Sequence[StepSeconds]) -> StepSeconds:
-    return StepSeconds(*map(statistics.fmean, zip(*steps, strict=True)))

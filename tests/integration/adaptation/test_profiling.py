@@ -12,8 +12,8 @@ from edge_agent.planning.schedules import layers_of
 from edge_agent.profiling.codec_times import ENCODE_SIZES_BYTES, codec_line
 from edge_agent.profiling.events import PieceMeasured
 from edge_agent.profiling.lines import line_through
+from edge_agent.profiling.rounds import ROUNDS
 from edge_agent.profiling.workers.pair_profile import profile_pair
-from edge_agent.profiling.workers.worker_measuring import ROUNDS
 from edge_agent.sessions.open_session import OpenSession
 from shared.client.trainer import TrainerClient
 from shared.errors import RefusedError, UnreachableError
