@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from edge_agent.planner_names import DEFAULT_BITS
 from edge_agent.planning.layout import Layout
-from edge_agent.planning.measurements import FLOAT32_BITS, is_bit_width
+from edge_agent.planning.measurements import FLOAT32_BITS, Bools, Ints, is_bit_width
 from edge_agent.planning.profile import Profile
 from shared.errors import PlanError
 
@@ -47,6 +49,17 @@ class SearchSpace:
         """Return the values of K that can be the fastest: the largest, and K = 0, which spares the replay."""
         among = self.staleness_range(profile)
         return (among[-1], among[0]) if among[0] < among[-1] else (among[-1],)
+
+    def permits_bits(self, profile: Profile, cuts: Ints, bits: Ints) -> Bools:
+        """Tell which widths keep within the profile's min_bits at which cuts, shape as both broadcast.
+
+        At a cut without one, only widths that are not bounded do.
+        """
+        if profile.min_bits is None:
+            return np.ones(np.broadcast_shapes(cuts.shape, bits.shape), dtype=np.bool_)
+        fewest = np.array(profile.min_bits, dtype=np.float64)[cuts]
+        permitted: Bools = (bits >= fewest) | np.isin(bits, self.uncalibrated_bits)
+        return permitted
 
 
 def check_staleness(staleness: int | None) -> None:

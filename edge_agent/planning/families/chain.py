@@ -224,14 +224,12 @@ class _Parts:
         return np.unique(seconds[np.isfinite(seconds)])
 
     def _encode(self, question: Question) -> Floats:
-        profile, narrow = question.profile, np.array(self.widths) < FLOAT32_BITS
-        encode = np.where(narrow, _known(profile.encode_seconds)[:, np.newaxis], 0.0)
-        if profile.min_bits is not None:
-            fewest = np.array(profile.min_bits, dtype=np.float64)[:, np.newaxis]
-            bounded_widths = ~np.isin(self.widths, question.space.uncalibrated_bits)
-            encode = np.where((np.array(self.widths) >= fewest) | ~bounded_widths, encode, math.inf)
-        for cut, width in zip(question.space.cuts or (), question.space.widths or (), strict=False):
-            encode[cut, np.array(self.widths) != width] = math.inf
+        profile, space, widths = question.profile, question.space, np.array(self.widths)
+        encode = np.where(widths < FLOAT32_BITS, _known(profile.encode_seconds)[:, np.newaxis], 0.0)
+        every_cut = np.arange(len(profile) + 1)[:, np.newaxis]
+        encode = np.where(space.permits_bits(profile, every_cut, widths), encode, math.inf)
+        for cut, width in zip(space.cuts or (), space.widths or (), strict=False):
+            encode[cut, widths != width] = math.inf
         return encode
 
     def _keep_only(self, cuts: Sequence[int]) -> None:

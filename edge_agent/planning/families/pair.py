@@ -104,10 +104,7 @@ def listed_pairs(profile: Profile, space: SearchSpace, staleness: Sequence[int])
     widths = np.array(sorted(set(space.bits), reverse=True))
     cuts, bits = np.repeat(each, len(widths)), np.tile(widths, len(each))
     alone = cuts == len(profile)
-    allowed = ~alone | (bits == widths[0])
-    if profile.min_bits is not None:
-        bounded = ~alone & ~np.isin(bits, space.uncalibrated_bits)
-        allowed &= (bits >= np.array(profile.min_bits, dtype=np.float64)[cuts]) | ~bounded
+    allowed = np.where(alone, bits == widths[0], space.permits_bits(profile, cuts, bits))
     if space.cuts is not None:
         allowed &= cuts == space.cuts[0]
     cuts, bits = (np.repeat(column[allowed], len(staleness)) for column in (cuts, bits))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
 from edge_agent.planning.cost import Conditions
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.layout import Layout, stacked
@@ -27,15 +29,10 @@ def permits(question: Question, layout: Layout) -> bool:
         return False
     if space.widths is not None and layout.bits != space.widths:
         return False
-    bits = zip(layout.cuts, layout.bits, strict=True)
-    return layout.staleness in question.choices_of_staleness and all(_permits_bits(question, *one) for one in bits)
-
-
-def _permits_bits(question: Question, cut: int, bits: int) -> bool:
-    min_bits, space = question.profile.min_bits, question.space
-    least = None if min_bits is None else min_bits[cut]
-    is_enough = min_bits is None or (least is not None and bits >= least)
-    return bits in space.bits and (is_enough or bits in space.uncalibrated_bits)
+    if layout.staleness not in question.choices_of_staleness or not set(layout.bits) <= set(space.bits):
+        return False
+    cuts, bits = (np.array(each, dtype=np.int64) for each in (layout.cuts, layout.bits))
+    return bool(space.permits_bits(question.profile, cuts, bits).all())
 
 
 def neighbours(question: Question, layout: Layout, _at: Conditions) -> Iterator[Layout]:
