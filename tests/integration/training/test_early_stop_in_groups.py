@@ -71,6 +71,31 @@ async def test_three_members_end_where_one_loop_does_in_which_any_of_them_ends_i
         assert result.history[-1].train_loss is not None
 
 
+@pytest.mark.slow
+async def test_best_weights_average_and_plateau_are_those_of_the_training_that_ends(tmp_path):
+    also = [
+        "training.ema={decay=0.9}",
+        'training.schedule={name="plateau", factor=0.9, patience=1, threshold=0.02}',
+        "training.keep_best={}",
+        f"checkpoints.location={tmp_path}",
+    ]
+    more = [chosen(rank, ends, SHARD, *also) for rank, ends in enumerate((PATIENT, ENDS, PATIENT))]
+    async with running_trainer(*group_of(3)) as near, running_trainer(*group_of(3)) as far:
+        configs = [member_of_two(rank, near, far, size=3, more=more[rank]) for rank in range(3)]
+        results = await asyncio.gather(*(run_training(config) for config in configs))
+    averages = {}
+    expected = group_state(configs, averages=averages)
+    (steps,) = {result.summary.steps for result in results}
+    assert 6 < steps < STEPS
+    assert any(result.summary.best_step < steps for result in results)
+    for result in results:
+        assert_same_bits(expected, result.module.state_dict())
+        assert_same_bits(averages, dict(result.average))
+        before = configs[0].training.model_copy(update={"max_steps": result.summary.best_step})
+        best = group_state([config.model_copy(update={"training": before}) for config in configs])
+        assert_same_bits(best, dict(result.best))
+
+
 async def test_one_member_that_judges_ends_the_training_of_others_that_do_not_evaluate_or_are_ahead():
     async with running_trainer(*group_of(3)) as server:
         ahead = ["deployment.staleness=1"]
