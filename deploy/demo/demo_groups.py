@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from cloud_trainer.control.commands import group_table
 from cloud_trainer.control.service import SERVICE
+from cloud_trainer.control.tables import group_table
 from edge_agent.demo import processes
 from shared.control.calling import calling
 from shared.transport.rpc.contract import Stub

@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.live import Live
 
-from edge_agent.control.tables import sessions_table, status_line, status_table, trainers_table
 from edge_agent.control.trend import Trend
 from edge_agent.late_config import edge_config, load_edge_config
 from edge_agent.planner_names import RUN_PLANNER_NAMES
@@ -59,6 +56,8 @@ def register(app: typer.Typer) -> None:
 @AGENT.command
 def status(agent: ControlCall) -> None:
     """Show what the running agent does."""
+    from edge_agent.control.tables import status_table
+
     answer = agent.service.GetStatus(pb.EdgeControlServiceGetStatusRequest(), timeout=SOON_SECONDS)
     agent.show(answer, status_table(answer.status))
 
@@ -66,6 +65,8 @@ def status(agent: ControlCall) -> None:
 @AGENT.command
 def watch(agent: ControlCall, interval: Interval = 1.0) -> None:
     """Show it again and again, a line each, until the run ends."""
+    from edge_agent.control.tables import status_line
+
     for answer in agent.service.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
         agent.show(answer, status_line(answer.status))
 
@@ -74,6 +75,11 @@ def top(
     config: ConfigFile = None, overrides: Overrides = None, control: Control = None, interval: Interval = 0.5
 ) -> None:
     """Watch the running agent live: speed and loss with their trend, time left, phases, queues, rates, cut, bits, accuracy."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from edge_agent.control.tables import status_table
+
     trend = Trend()
     with (
         AGENT.calling(config, overrides, control) as service,
@@ -169,6 +175,8 @@ def handover(
 @AGENT.command
 def trainers(agent: ControlCall) -> None:
     """List the configured trainers: members of the session with their blocks, candidates, and who answers."""
+    from edge_agent.control.tables import trainers_table
+
     answer = agent.service.ListTrainers(pb.ListTrainersRequest(), timeout=SOON_SECONDS)
     agent.show(answer, trainers_table(answer.trainers))
 
@@ -210,6 +218,8 @@ def sessions(
         loaded = load_edge_config(config, overrides)
         stored = session_statuses(stored_sessions(sessions_folder(loaded)))
         answer = pb.EdgeControlServiceListSessionsResponse(sessions=stored)
+    from edge_agent.control.tables import sessions_table
+
     show(answer, sessions_table(answer.sessions), as_json=as_json)
 
 

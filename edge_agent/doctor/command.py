@@ -3,18 +3,18 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from edge_agent.doctor.finding import Finding, Status
 from edge_agent.late_config import load_edge_config
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides
 from shared.errors import UnfitError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _STYLES = {Status.OK: "green", Status.ADVICE: "yellow", Status.FIX: "bold red", Status.SKIPPED: "dim"}
 
@@ -28,6 +28,8 @@ def doctor(
     with importing("edge-agent"):
         import asyncio
 
+        from rich.console import Console
+
         from edge_agent.doctor.examine import examine
 
     findings = asyncio.run(examine(load_edge_config(config, overrides)))
@@ -38,8 +40,11 @@ def doctor(
     check_fitness(findings)
 
 
-def render_table(findings: Sequence[Finding]) -> Table:
+def render_table(findings: Sequence[Finding]) -> "Table":
     """Return a table with one line a check. Its text may come from a peer and is shown literally, not as markup."""
+    from rich.table import Column, Table
+    from rich.text import Text
+
     wide = [Column(header, overflow="fold") for header in ("check", "result", "what to do")]
     table = Table(wide[0], "", *wide[1:])
     for finding in findings:

@@ -61,9 +61,11 @@ def run_command(name: str, app: Callable[[], object]) -> None:
     Its last sentence goes to standard error, as an event of the log where that is to be JSON.
     """
     close_new_files()
-    if sys.argv[1:] != ["--help"]:  # typer imports it for all else, where Ctrl-C might come out as any other error
-        with importing(name):
+    with importing(name):  # what typer imports later, where Ctrl-C might come out as any other error
+        if sys.argv[1:] != ["--help"]:
             import pydantic  # noqa: F401
+        if "--help" in sys.argv:
+            import rich.console  # noqa: F401
     try:
         app()
     except IsthmusError as error:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
-from rich.console import RenderableType
 
 from shared.commands.options import ConfigFile, Overrides
 from shared.control.address import described_target, find_targets
@@ -22,6 +21,8 @@ from shared.wire.isthmus.v1.control_pb2 import DESCRIPTOR as CONTRACT
 from shared.wire.isthmus.v1.control_pb2 import LogLevel
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from shared.config import Config
 
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON, as grpcurl prints it.")]
@@ -46,7 +47,7 @@ class ControlCall:
     """The stub of the control service."""
     as_json: bool
 
-    def show(self, answer: Message, shown: RenderableType) -> None:
+    def show(self, answer: Message, shown: "RenderableType") -> None:
         """Print an answer: `shown`, or the answer itself where the user wants JSON."""
         show(answer, shown, as_json=self.as_json)
 

@@ -1,15 +1,21 @@
 """Figures and names of the control services as a person reads them."""
 
+from typing import TYPE_CHECKING
+
 import typer
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
-from rich.console import Console, RenderableType
-from rich.table import Column
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Column
 
 
-def session_column() -> Column:
+def session_column() -> "Column":
     """A column of session ids: users copy them from there, so they are shown whole at every width."""
+    from rich.table import Column
+
     return Column("session", min_width=32, no_wrap=True)
 
 
@@ -35,11 +41,13 @@ def time_text(duration: Duration) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def show(answer: Message, shown: RenderableType, *, as_json: bool) -> None:
+def show(answer: Message, shown: "RenderableType", *, as_json: bool) -> None:
     """Print an answer for a person, or as JSON as grpcurl prints it."""
     if as_json:
         typer.echo(json_format.MessageToJson(answer))
     elif isinstance(shown, str):
         typer.echo(shown)
     else:
+        from rich.console import Console
+
         Console().print(shown)

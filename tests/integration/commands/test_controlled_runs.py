@@ -88,7 +88,7 @@ async def test_a_run_that_stands_still_outlives_its_stream_and_its_trainer(tmp_p
 
     terminal = Terminal()
     monkeypatch.setattr(commands, "show", see)
-    monkeypatch.setattr(control_commands, "Console", lambda: Console(file=terminal, force_terminal=True, width=100))
+    monkeypatch.setattr("rich.console.Console", lambda: Console(file=terminal, force_terminal=True, width=100))
     async with grpc.aio.insecure_channel(socket) as channel, asyncio.timeout(200):
         agent = Stub(SERVICE, channel)
         async with running_trainer(*there):

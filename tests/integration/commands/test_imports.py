@@ -21,6 +21,7 @@ DEAR = (
     "fsspec",
     "cryptography",
     "pydantic",
+    "rich",
     "shared.config",
 )
 SCRIPT = (
@@ -29,7 +30,6 @@ SCRIPT = (
     "isthmus_entry_points.{function}()"
 )
 AGENT = (
-    "--version",
     "run --help",
     "profile --help",
     "model --help",
@@ -71,8 +71,8 @@ def imported(function: str, arguments: str, folder, *, code: int = 0) -> set[str
 
 
 @pytest.mark.parametrize("function", ["edge_agent", "cloud_trainer"])
-def test_the_help_of_a_program_imports_nothing_dear(tmp_path, function):
-    assert imported(function, "--help", tmp_path) == set()
+def test_the_help_of_a_program_imports_what_prints_it_alone(tmp_path, function):
+    assert imported(function, "--help", tmp_path) == {"rich"}
 
 
 @pytest.mark.first_case
@@ -85,8 +85,8 @@ def test_the_help_of_a_program_imports_nothing_dear(tmp_path, function):
     ],
     ids=lambda value: value,
 )
-def test_a_command_that_reads_no_configuration_imports_what_typer_does_alone(tmp_path, function, arguments):
-    assert imported(function, arguments, tmp_path) == {"pydantic"}
+def test_the_help_of_a_command_imports_what_typer_does_alone(tmp_path, function, arguments):
+    assert imported(function, arguments, tmp_path) == {"pydantic", "rich"}
 
 
 @pytest.mark.first_case
@@ -123,7 +123,7 @@ def test_simulating_imports_no_torch(tmp_path):
 
 def test_forgetting_a_session_imports_what_reads_files_alone(tmp_path):
     refused = imported("edge_agent", "forget nobodys", tmp_path, code=ExitCode.CONFIG)
-    assert refused == {"structlog", "fsspec", *CONFIGURED}
+    assert refused == {"structlog", "rich", "fsspec", *CONFIGURED}  # structlog imports rich
 
 
 def test_the_agent_can_be_imported_for_its_configuration_alone():

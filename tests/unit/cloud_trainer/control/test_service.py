@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from cloud_trainer.config import GroupConfig
-from cloud_trainer.control.commands import group_table, status_table
 from cloud_trainer.control.service import TrainerControl
+from cloud_trainer.control.tables import group_table, status_table
 from cloud_trainer.groups.merging import GroupFigures
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.sessions.registry import SessionRegistry

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cloud_trainer.control.commands import sessions_table
+from cloud_trainer.control.tables import sessions_table
 from edge_agent.commands.model import render_table
 from edge_agent.control.tables import status_table
 from edge_agent.control.trend import Trend, bars
