@@ -1,0 +1,52 @@
+"""The keys that a training set cannot have that is only iterated."""
+
+import re
+
+import pytest
+
+from edge_agent.experiment.iterated import check_iterated
+from shared.errors import ConfigError
+from tests.support.running import edge_config
+from tests.support.samples import DigitsInTurn, FlatDigits
+
+SAMPLES = "tests.support.samples"
+
+
+def check(dataset, *flags):
+    config = edge_config(*flags)
+    check_iterated(dataset, config.data, config.deployment)
+
+
+@pytest.mark.parametrize(
+    ("key", "flags"),
+    [
+        ("data.sampler", [f'data.sampler="{SAMPLES}:rare_first"']),
+        ("data.sample_weights", [f'data.sample_weights="{SAMPLES}:mostly_small"']),
+        ("data.batch_sampler", [f'data.batch_sampler="{SAMPLES}:by_light"']),
+        ("data.shard", ['data.shard="rank"', 'group={name="line", rank=1, size=2}']),
+        ("data.on_error", ['data.on_error="skip"']),
+        ("deployment.recall", ["deployment.recall=true", 'model.frozen_mode="eval"']),
+        ("deployment.changes", ['deployment.changes="topk1"']),
+    ],
+)
+def test_what_needs_numbers_of_samples_is_one_sentence(key, flags):
+    says = f"{key} is set, and samples of DigitsInTurn have no numbers, as it can only be iterated; leave it out"
+    with pytest.raises(ConfigError, match=f"^{re.escape(says)}$"):
+        check(DigitsInTurn(), "data.steps_per_epoch=9", *flags)
+    check(FlatDigits(), *flags)
+
+
+def test_workers_of_an_iterator_are_at_most_one():
+    says = "data.workers is 2, and DigitsInTurn can only be iterated, by one process; set it to 0 or 1"
+    with pytest.raises(ConfigError, match=f"^{re.escape(says)}$"):
+        check(DigitsInTurn(), "data.steps_per_epoch=9", "data.workers=2")
+    check(DigitsInTurn(), "data.steps_per_epoch=9", "data.workers=1")
+
+
+def test_steps_of_an_epoch_are_told_where_there_is_no_length_and_nowhere_else():
+    with pytest.raises(ConfigError, match=r"^DigitsInTurn can only be iterated; set data\.steps_per_epoch to the steps"):
+        check(DigitsInTurn())
+    with pytest.raises(ConfigError, match=r"^data\.steps_per_epoch is set, and FlatDigits has a length, so an epoch has"):
+        check(FlatDigits(), "data.steps_per_epoch=9")
+    check(DigitsInTurn(), "data.steps_per_epoch=9")
+    check(FlatDigits())
