@@ -69,7 +69,8 @@ class DataConfig(Section):
     steps_per_epoch: PositiveInt | None = Field(default=None, examples=[1000])
     """Steps of an epoch where `train` is only iterated, as torch's IterableDataset. Each epoch begins its iterator again, as
     does its end within one, and `set_epoch` is called before where it has that. Who goes on within an epoch draws the samples
-    of its earlier steps again. Left out where it has a length."""
+    of its earlier steps again, unless the set or its iterator has `state_dict` and `load_state_dict`, of at most 64 KiB as
+    JSON: a copy of the set then loads it. Left out where it has a length."""
     shard: Literal["rank"] | None = Field(default=None, examples=["rank"])
     """Part of the data that a member of a group trains on. "rank" is for members that all have the same data: each step has
     a batch of `group.size` times `batch_size` samples, of which this device takes the part of its rank. Left out, it

@@ -2,9 +2,10 @@
 
 from edge_agent.data.cifar import cifar10
 from edge_agent.data.collate import Collate
+from edge_agent.data.first import first_batch
 from edge_agent.data.handwritten import digits
 from edge_agent.data.idx import fashion_mnist
-from edge_agent.data.loader import Batch, BatchLoader, EvaluationLoader, Reading, evaluation_batches, first_batch
+from edge_agent.data.loader import Batch, BatchLoader, EvaluationLoader, Reading, evaluation_batches
 from edge_agent.data.samples import Dataset
 from edge_agent.data.tensors import TensorDataset
 

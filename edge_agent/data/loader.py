@@ -1,7 +1,7 @@
 """Batches by step: which samples a step has follows from the seed and the step alone.
 
-Therefore the loader has no state to save: a run that goes on at step n asks for step n. Knows nothing of how a sample is
-read.
+Therefore the loader has no state to save: a run that goes on at step n asks for step n. Only a dataset that is iterated may
+have one. Knows nothing of how a sample is read.
 """
 
 from collections import deque
@@ -19,18 +19,19 @@ from edge_agent.data.order import SampleOrder
 from edge_agent.data.rows import RowsDataset
 from edge_agent.data.samples import BatchRequest, Dataset, SampleReader
 from edge_agent.data.skipping import Skipping
-from edge_agent.data.stream import BatchPlace, is_iterated
+from edge_agent.data.stream import BatchPlace, StreamState, is_iterated
 from edge_agent.data.transform import BatchTransform
 from shared.errors import DataError
 from shared.model.features import Features
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.model.random_state import derive_seed
-from shared.model.snapshot import same_bits
 from shared.training.losses import BatchLabels, counts_of, label_tensors
 from shared.training.recipe import Recipe
 
 AT_ONCE_BYTES = 1 << 20
 """Largest batch that is copied in less time than a thread takes to wake."""
+KEPT_STATES = 8
+"""Steps whose states are kept: more than are read ahead."""
 
 
 class Reading(Enum):
@@ -59,6 +60,8 @@ class Batch:
     evaluation."""
     counts: Tensor | None = None
     """Counts of the labels; see `BatchLoader.counted`."""
+    resumes_by_state: bool = False
+    """See `BatchLoader`; told by `first_batch`."""
 
     @property
     def samples(self) -> int:
@@ -89,6 +92,7 @@ class BatchLoader:
         transform: BatchTransform | None = None,
         steps_per_epoch: int | None = None,
         *,
+        resumes_by_state: bool = False,
         pins: bool = False,
     ) -> None:
         """batch_size: samples of a step; the last step of an epoch has the rest unless `drop_last` leaves them out.
@@ -97,11 +101,12 @@ class BatchLoader:
         group_batch: samples of the batch that the members divide among them, without the rest of an epoch; None where all
         samples are this device's. skipping: of samples that cannot be read; None has one such end it.
         order: of the samples, by a function of the user's own; None draws it. transform: changes each batch.
-        steps_per_epoch: of a dataset that is only iterated, whose batches are all whole. pins: see `SampleReader`.
+        steps_per_epoch: of a dataset that is only iterated, whose batches are all whole. resumes_by_state: it then goes on
+        from a state that it has told, and does not draw an epoch's earlier samples again. pins: see `SampleReader`.
         Raises DataError for a dataset without length or items, or too small for one step.
         """
         self._is_iterated = steps_per_epoch is not None
-        self._samples = _sample_count(dataset, skipping) if steps_per_epoch is None else steps_per_epoch * batch_size
+        self._samples = sample_count(dataset, skipping) if steps_per_epoch is None else steps_per_epoch * batch_size
         whole = group_batch or batch_size
         self._order = order
         count = self._samples if order is None else order.count
@@ -113,6 +118,7 @@ class BatchLoader:
                 f"set data.batch_size to {count * batch_size // whole} or less"
                 + ("" if group_batch else ", or data.drop_last = false")
             )
+        self._name = type(dataset).__name__
         self._reader = SampleReader(dataset, workers, collate, transform, pins=pins)
         self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
@@ -121,6 +127,10 @@ class BatchLoader:
         self._offset = 0 if group_batch is None else first_sample
         self._first = (first_sample,) if first_sample else ()
         self.skipping = skipping
+        self._resumes_by_state = resumes_by_state
+        self._kept_states = KEPT_STATES
+        self._states = dict[int, str]()
+        """States of the dataset before the batches of some steps, the last ones read."""
         self._nothing: Stacked | None = None
         """A batch without samples, once one was read."""
         self.steps_per_epoch = count // whole if drop_last else -(-count // whole)
@@ -141,6 +151,8 @@ class BatchLoader:
             for step, (inputs, labels) in enumerate(batches, start=start_step):
                 if self.skipping is not None:
                     self.skipping.note(step, self._reader.unreadable)
+                if self._reader.state is not None:
+                    self._note(step + 1, self._reader.state)
                 yield Batch(step, inputs, labels, numbers.popleft())
 
     def lacking(self, start_step: int, stop_step: int, first_step: int) -> Generator[Batch]:
@@ -166,6 +178,7 @@ class BatchLoader:
         See `iterate`; raises DataError too for a label that is no class.
         """
         update: list[Batch] = []
+        self._kept_states = KEPT_STATES + recipe.accumulate_batches
         begin, end = recipe.first_of_update(start_step), recipe.boundary_from(stop_step)
         with closing(self.iterate(begin, end)) as batches:
             for batch in batches:
@@ -177,9 +190,26 @@ class BatchLoader:
                             yield replace(each, counts=of_batch)
                     update.clear()
 
+    def state_before(self, step: int) -> str | None:
+        """Return the state of the dataset before the batch of one of the last steps, as JSON; None where it needs none."""
+        return self._states.get(step)
+
+    def read_by(self, step: int, state: str | None) -> None:
+        """Have the batch of this step read by what `state_before` returned, also in another process, if it comes next."""
+        if state is not None:
+            self._states[step] = state
+
     def close(self) -> None:
         """End the worker processes."""
         self._reader.close()
+
+    def _note(self, step: int, state: StreamState) -> None:
+        if state.why_unkept and self._resumes_by_state:
+            self._resumes_by_state = False
+            state.warn(self._name)
+        elif state.text and step % self.steps_per_epoch:  # an epoch begins the iterator again
+            self._states[step] = state.text
+        self._states.pop(step - self._kept_states, None)
 
     def _requests(
         self, start_step: int, stop_step: int, numbers: deque[Tensor], had: Tensor | None = None
@@ -189,16 +219,18 @@ class BatchLoader:
             numbers.append(indices.int())
             if had is not None:
                 indices, had[indices] = indices[~had[indices]], True
-            yield self._request(step, indices)
+            state = self._states.get(step) if self._resumes_by_state and step == start_step else None
+            yield self._request(step, indices, state)
 
-    def _request(self, step: int, indices: Tensor) -> BatchRequest:
+    def _request(self, step: int, indices: Tensor, state: str | None) -> BatchRequest:
         spares = None
         if self.skipping is not None:
             epoch = step // self.steps_per_epoch
             pool = self._samples if self._order is None else self._order.pool(epoch)
             spares = self.skipping.spares(epoch, pool)
         place = BatchPlace(*divmod(step, self.steps_per_epoch)) if self._is_iterated else None
-        return BatchRequest(indices.tolist(), (self._seed, "samples", step, *self._first), spares, place)
+        randomness = self._seed, "samples", step, *self._first
+        return BatchRequest(indices.tolist(), randomness, spares, place, state, self._resumes_by_state)
 
     def _indices(self, start_step: int, stop_step: int) -> Iterator[tuple[int, Tensor]]:
         """Yield the steps, each with the samples of its batch."""
@@ -235,7 +267,7 @@ class EvaluationLoader:
 
     def __init__(self, dataset: Dataset, batch_size: int, workers: int = 0, collate: Collate | None = None) -> None:
         """Raises DataError for a dataset without length or items."""
-        self._samples = _sample_count(dataset)
+        self._samples = sample_count(dataset)
         self._reader = SampleReader(dataset, workers, collate)
         self.reading = _reading(self._reader, batch_size, workers)
         self._batch_size = batch_size
@@ -267,40 +299,14 @@ def evaluation_batches(
         yield from loader.iterate()
 
 
-def first_batch(
-    dataset: Dataset,
-    batch_size: int,
-    collate: Collate | None = None,
-    skipping: Skipping | None = None,
-    transform: BatchTransform | None = None,
-) -> Batch:
-    """Read the first samples of a training set, which tell of what kind its batches are. Raises as `BatchLoader`."""
-    iterated = is_iterated(dataset)
-    count = batch_size if iterated else _sample_count(dataset, skipping)
-    spares = None if skipping is None else skipping.spares(0, count)
-    place = BatchPlace(0, 0) if iterated else None
-    request = BatchRequest(list(range(min(batch_size, count))), ("evaluation", 0), spares, place)
-    reader = SampleReader(dataset, 0, collate, transform)
-    ((inputs, labels),) = reader.read([request])
-    if iterated:
-        ((others, _),) = SampleReader(dataset, 0, collate, transform).read([request])
-        if not all(map(same_bits, features_of_inputs(inputs), features_of_inputs(others))):
-            raise DataError(
-                f"{type(dataset).__name__} gives other samples when it is iterated again, so a run could not go on after a "
-                "stop; let each iteration begin at its first sample"
-            )
-    if skipping is not None:
-        skipping.judge(reader.unreadable)
-    return Batch(0, inputs, labels)
-
-
 def _reading(reader: SampleReader, batch_size: int, workers: int) -> Reading:
     if workers:
         return Reading.AHEAD
     return Reading.AT_ONCE if reader.copied_bytes(batch_size) <= AT_ONCE_BYTES else Reading.AS_IT_SHOWS
 
 
-def _sample_count(dataset: Dataset, skipping: Skipping | None = None) -> int:
+def sample_count(dataset: Dataset, skipping: Skipping | None = None) -> int:
+    """Count the samples of a dataset. Raises DataError for one without length or items."""
     name = type(dataset).__name__
     if is_iterated(dataset):
         raise DataError(f"{name} can only be iterated; a set to evaluate on must have __len__ and __getitem__")

@@ -23,7 +23,7 @@ from edge_agent.data.randomness import drawing, spare_restored
 from edge_agent.data.shared_memory import REMEDY, is_lack_of_room
 from edge_agent.data.skipping import Spares, Unreadable
 from edge_agent.data.stacker import Stacker
-from edge_agent.data.stream import BatchPlace, Stream, is_iterated
+from edge_agent.data.stream import BatchPlace, Stream, StreamState, is_iterated
 from edge_agent.data.tensors import TensorDataset
 from edge_agent.data.transform import BatchTransform
 from shared.errors import DataError
@@ -53,6 +53,10 @@ class BatchRequest:
     """The samples that take the place of those that cannot be read; None if one such ends the reading."""
     place: BatchPlace | None = None
     """The place of the batch where the dataset is only iterated; `indices` then count the samples of an epoch."""
+    state: str | None = None
+    """The state that the dataset told there; without one, it is drawn up to the place."""
+    tells_state: bool = False
+    """True if the dataset is to tell its state after the batch."""
 
     def earlier(self, batches: int) -> tuple[int | str, ...]:
         """Return `randomness` of an earlier batch, of a request whose third part is the step."""
@@ -61,11 +65,12 @@ class BatchRequest:
         return seed, what, step - batches, *more
 
 
-class _Mended(NamedTuple):
-    """A batch in which other samples stand for some that cannot be read."""
+class _Read(NamedTuple):
+    """A batch with more to tell: other samples stand for some that cannot be read, or the dataset has a state after it."""
 
     batch: Stacked
     unreadable: list[Unreadable]
+    state: StreamState | None
 
 
 class SampleReader:
@@ -90,9 +95,11 @@ class SampleReader:
         self._workers = workers
         self._pins = pins
         self._requests = _Requests()
-        self._loader: DataLoader[Stacked | _Mended | str] | None = None
+        self._loader: DataLoader[Stacked | _Read | str] | None = None
         self.unreadable: list[Unreadable] = []
         """Samples of the last batch in whose places others are."""
+        self.state: StreamState | None = None
+        """State of the dataset after the last batch, where that was to be told and it can."""
 
     def read(self, requests: Iterable[BatchRequest]) -> Generator[Stacked]:
         """Inputs and labels of each request in turn, with the samples along the first dimension. Integer labels are int64.
@@ -121,12 +128,13 @@ class SampleReader:
             lacks = f"; /dev/shm has no room: {REMEDY}" if is_lack_of_room(str(error)) else ""
             raise DataError(f"a worker process of {name} ended: {one_line(error)}{lacks}") from error
 
-    def _batch_of(self, answer: Stacked | _Mended) -> Stacked:
-        if isinstance(answer, _Mended):
-            batch, self.unreadable = answer
+    def _batch_of(self, answer: Stacked | _Read) -> Stacked:
+        if isinstance(answer, _Read):
+            batch, self.unreadable, self.state = answer
             return batch
         if self.unreadable:
             self.unreadable = []
+        self.state = None
         return answer
 
     def copied_bytes(self, samples: int) -> float:
@@ -137,7 +145,7 @@ class SampleReader:
         """End the worker processes; they end as soon as no batch is being read."""
         self._loader = None
 
-    def _running_loader(self) -> "DataLoader[Stacked | _Mended | str]":
+    def _running_loader(self) -> "DataLoader[Stacked | _Read | str]":
         if self._loader is None:
             self._loader = DataLoader(
                 self._batches,
@@ -163,7 +171,7 @@ class _Requests:
         return iter(self.current)
 
 
-class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
+class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
     """The dataset of the loader: its index is a request and its item a whole batch."""
 
     def __init__(self, dataset: Dataset, collate: Collate | None, transform: BatchTransform | None) -> None:
@@ -180,14 +188,14 @@ class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
         """See `SampleReader.copied_bytes`."""
         return math.inf if self._tensors is None else samples * sum(tensor[0].nbytes for tensor in self._tensors)
 
-    def __getitem__(self, request: BatchRequest) -> Stacked | _Mended | str:
+    def __getitem__(self, request: BatchRequest) -> Stacked | _Read | str:
         """The batch or, since an exception would leave a worker process as a traceback, the sentence of a DataError."""
         try:
             return self.read(request)
         except DataError as error:
             return str(error)
 
-    def read(self, request: BatchRequest) -> Stacked | _Mended:
+    def read(self, request: BatchRequest) -> Stacked | _Read:
         """Inputs and labels, stacked. Raises DataError, naming the sample."""
         if not request.indices:
             return torch.empty(0), torch.empty(0)
@@ -198,7 +206,7 @@ class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
         # Seeded once a batch: seeding each sample cost more than reading it.
         indices, unreadable = request.indices, list[Unreadable]()
         if self._stream is not None and request.place is not None:
-            self._draw_before(request, self._stream.missing(request.place))
+            self._draw_before(request, self._stream.missing(request.place, request.state))
         with drawing(self._numpys, *request.randomness) as give_way:
             if self._stream is not None:
                 samples = self._stream.draw(len(indices), give_way)
@@ -207,7 +215,8 @@ class _RequestedBatches(TorchDataset[Stacked | _Mended | str]):
             batch = self._stacker(samples, indices) if self._collate is None else self._collate(samples)
             if self._transform is not None:
                 batch = self._transform(batch)
-        return _Mended(batch, unreadable) if unreadable else batch
+        state = self._stream.state() if self._stream is not None and request.tells_state else None
+        return _Read(batch, unreadable, state) if unreadable or state is not None else batch
 
     def _draw_before(self, request: BatchRequest, count: int) -> None:
         """Draw so many batches before this one, as they were drawn."""

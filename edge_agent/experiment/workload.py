@@ -76,6 +76,7 @@ class Workload:
             transform=transform,
             order=load_order(data.sampler, data.sample_weights, data.batch_sampler, train, size, training.seed),
             steps_per_epoch=data.steps_per_epoch,
+            resumes_by_state=first.resumes_by_state,
             pins=config.compute.device != "cpu" and torch.cuda.is_available(),
         )
         self.samples = self.loader.samples

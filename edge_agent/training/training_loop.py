@@ -351,6 +351,8 @@ class TrainingLoop:
         }
         if (loss_scale := self._experiment.held.loss_scale) is not None:
             facts["loss_scale"] = loss_scale.facts()
+        if (state := self._experiment.loader.state_before(self.step)) is not None:
+            facts["data"] = state
         await self.checkpointer.take(self.step, facts)
         self._emit(CheckpointTaken(time.monotonic() - started))
 
@@ -370,6 +372,7 @@ class TrainingLoop:
         self._aggregator.begin_again()
         if (loss_scale := self._experiment.held.loss_scale) is not None:
             loss_scale.go_back(restored.step, restored.facts.get("loss_scale"))
+        self._experiment.loader.read_by(restored.step, restored.facts.get("data"))
         self.checkpointer.count_from(restored.step)
         if restored.is_replanned:
             self.checkpointer.ask()  # going back then never moves blocks once more

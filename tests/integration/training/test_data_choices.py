@@ -15,7 +15,7 @@ from tests.support.plain import assert_same_bits, plain_state
 from tests.support.plain_history import plain_history as plain_rows
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import Listening, edge_config, running_trainer
-from tests.support.samples import FlatDigits
+from tests.support.samples import DigitsByState, FlatDigits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,6 +33,7 @@ CHOICES = {
     ],
     "skip": [f'data.train={{factory="{SAMPLES}:Torn"}}', 'data.on_error="skip"'],
     "iterable": [f'data.train={{factory="{SAMPLES}:DigitsInTurn"}}', "data.steps_per_epoch=22"],
+    "iterable, state": [f'data.train={{factory="{SAMPLES}:DigitsByState"}}', "data.steps_per_epoch=22"],
 }
 TRAINING = [
     *MODELS["mlp"],
@@ -97,6 +98,13 @@ async def test_a_run_that_is_stopped_in_an_epoch_goes_on_with_the_same_samples(c
     result = await trained_with_stops(tmp_path, chosen(choice), [9, 30])
     assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
     assert plain_history.of(result.history) == expected_rows(choice)
+
+
+async def test_what_an_epoch_has_had_is_not_drawn_again_where_there_is_a_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(DigitsByState, "drawn", 0)
+    await trained_with_stops(tmp_path, chosen("iterable, state"), [20, 42])
+    tried, ahead = 3 * 4, 2 * 3  # batches, in three processes, of which two stop; to draw again would take 40 more
+    assert STEPS + tried <= DigitsByState.drawn / 64 <= STEPS + tried + ahead
 
 
 @pytest.mark.slow

@@ -2,8 +2,11 @@
 
 import random
 from contextlib import closing
+from copy import copy
+from itertools import chain
 
 import pytest
+import structlog
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset
@@ -12,6 +15,7 @@ from edge_agent.data import BatchLoader, evaluation_batches, first_batch
 from edge_agent.data.stream import is_iterated
 from shared.errors import DataError
 from shared.model.random_state import derive_seed
+from tests.support.placed import recipe
 
 torch.set_num_threads(1)
 
@@ -58,6 +62,156 @@ class Once:
         return ((torch.tensor([float(number)]), number) for number in self.numbers)
 
 
+class Counting(Noisy):
+    """Numbers in an order of the epoch, with noise, and how many were drawn."""
+
+    def __init__(self, count=30):
+        super().__init__(count)
+        self.epoch = 0
+        self.drawn = []
+
+    def __deepcopy__(self, memo):
+        other = copy(self)  # which counts with this one
+        memo[id(self)] = other
+        return other
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def order(self):
+        order = list(range(self.count))
+        random.Random(self.epoch).shuffle(order)
+        return order
+
+    def sample(self, number):
+        self.drawn.append(number)
+        return torch.tensor([random.random(), torch.rand(()).item()]), number
+
+
+class ByDataset(Counting):
+    """Tells its place, and begins each iteration of an epoch at the one that it has loaded, as a set of Hugging Face."""
+
+    def __init__(self, count=30):
+        super().__init__(count)
+        self.begins = self.at = None
+
+    def __iter__(self):
+        begins = self.begins["at"] if self.begins and self.begins["epoch"] == self.epoch else 0
+        for place, number in enumerate(self.order()[begins:], begins):
+            self.at = place + 1
+            yield self.sample(number)
+
+    def state_dict(self):
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.begins = state
+
+
+class OnceLoaded(ByDataset):
+    """Forgets the place once it has begun there, as a set for torchdata's loader."""
+
+    def __iter__(self):
+        found = super().__iter__()
+        first = next(found, None)
+        self.begins = None
+        return iter(()) if first is None else chain([first], found)
+
+
+class ByIterator(Counting):
+    """Has an iterator that tells its place."""
+
+    def __iter__(self):
+        return Places(self, self.order())
+
+
+class Drawn(ByIterator):
+    """Tells nothing of the order that it draws."""
+
+    def order(self):
+        return torch.randperm(self.count).tolist()
+
+
+class Places:
+    def __init__(self, of, order):
+        self.of, self.order, self.place = of, order, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.place == len(self.order):
+            raise StopIteration
+        self.place += 1
+        return self.of.sample(self.order[self.place - 1])
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class Itself(Counting):
+    """Is its own iterator."""
+
+    place = 0
+
+    def __iter__(self):
+        self.place = 0
+        return self
+
+    def __next__(self):
+        if self.place == self.count:
+            raise StopIteration
+        self.place += 1
+        return self.sample(self.order()[self.place - 1])
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+class Buffered(ByDataset):
+    """Loses what it has read ahead, as a shuffled set of Hugging Face."""
+
+    def __iter__(self):
+        begins = self.begins["at"] if self.begins else 0
+        held = []
+        for place, number in enumerate(self.order()[begins:], begins):
+            self.at = place + 1
+            held.append(number)
+            if len(held) > 2:
+                yield self.sample(held.pop(0))
+
+
+class Told(ByDataset):
+    """Tells whatever it is given."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+    def state_dict(self):
+        return {"at": self.at, "epoch": self.epoch, "more": self.state}
+
+
+class Broken(ByDataset):
+    def load_state_dict(self, state):
+        raise KeyError(state["shard"])
+
+
+@pytest.fixture
+def logged():
+    with structlog.testing.capture_logs() as logs:
+        yield lambda: [(each["event"], each["reason"]) for each in logs]
+
+
+TELLING = [ByDataset, OnceLoaded, ByIterator, Itself]
+
+
 def loader(dataset, workers=0, **keys):
     return BatchLoader(dataset, SIZE, SEED, True, workers, steps_per_epoch=STEPS, **keys)
 
@@ -98,6 +252,123 @@ def test_a_worker_process_gives_the_same():
             assert [batch.labels.tolist() for batch in read.iterate(start, stop)] == [
                 labels for _, labels in expected[start:stop]
             ]
+
+
+def resumed(dataset, **keys):
+    return loader(dataset, resumes_by_state=True, **keys)
+
+
+def states_of(dataset, steps=13):
+    """The states before each step, as a checkpoint there has them."""
+    read = resumed(dataset)
+    batches = read.iterate(0, steps)
+    return [(read.state_before(step), next(batches))[0] for step in range(steps)]
+
+
+@pytest.mark.parametrize("count", [30, 13, 7])
+@pytest.mark.parametrize("kind", TELLING)
+def test_another_process_goes_on_by_a_state_and_draws_no_earlier_sample_again(kind, count):
+    expected, states = list(plain(kind(count), 13)), states_of(kind(count))
+    for start, state in enumerate(states):
+        dataset = kind(count)
+        read = resumed(dataset)
+        read.read_by(start, state)
+        labels = [batch.labels.tolist() for batch in read.iterate(start, 13)]
+        assert labels == [labels for _, labels in expected[start:]]
+        assert len(dataset.drawn) == SIZE * (13 - start)
+    assert [state is None for state in states] == [step % STEPS == 0 for step in range(13)]
+
+
+@pytest.mark.parametrize("kind", TELLING)
+def test_noise_is_that_of_the_plain_loop_too(kind):
+    expected, states = list(plain(kind(), 9)), states_of(kind())
+    read = resumed(kind())
+    read.read_by(7, states[7])
+    for batch in read.iterate(7, 9):
+        assert torch.equal(batch.inputs, expected[batch.step][0])
+
+
+@pytest.mark.parametrize("count", [30, 13])
+@pytest.mark.parametrize("kind", TELLING)
+def test_what_was_read_ahead_is_read_again_by_a_state(kind, count):
+    expected = list(plain(kind(count), 13))
+    dataset = kind(count)
+    read = resumed(dataset)
+    for start, stop in ((0, 4), (3, 8), (7, 9), (7, 10), (9, 13)):
+        dataset.drawn.clear()
+        labels = [batch.labels.tolist() for batch in read.iterate(start, stop)]
+        assert labels == [labels for _, labels in expected[start:stop]]
+        assert len(dataset.drawn) == SIZE * (stop - start)
+    read.read_by(5, None)  # to the begin of an epoch, which no state tells
+    assert next(read.iterate(5, 6)).labels.tolist() == expected[5][1]
+
+
+def test_the_states_of_the_last_steps_alone_are_kept():
+    read = BatchLoader(ByDataset(), SIZE, SEED, True, 0, steps_per_epoch=10**6, resumes_by_state=True)
+    for _ in read.iterate(0, 100):
+        pass
+    assert [step for step in range(101) if read.state_before(step)] == list(range(93, 101))
+
+
+def test_all_states_of_an_update_that_is_read_ahead_are_kept():
+    read = BatchLoader(ByDataset(), SIZE, SEED, True, 0, steps_per_epoch=10**6, resumes_by_state=True)
+    next(read.counted(20, 40, recipe("sgd", accumulate_batches=20, mean="token")))
+    assert read.state_before(21) is not None
+
+
+@pytest.mark.slow
+def test_a_worker_process_goes_on_by_a_state():
+    expected, states = list(plain(ByDataset(), 13)), states_of(ByDataset())
+    with closing(resumed(ByDataset(), workers=1)) as read:
+        for start, stop in ((8, 11), (9, 13)):
+            read.read_by(start, states[start])
+            labels = [batch.labels.tolist() for batch in read.iterate(start, stop)]
+            assert labels == [labels for _, labels in expected[start:stop]]
+            assert read.state_before(stop) == [*states, states_of(ByDataset(), 14)[13]][stop]
+
+
+@pytest.mark.parametrize("kind", TELLING)
+def test_the_first_batch_tells_that_a_set_goes_on_by_its_state(kind, logged):
+    assert first_batch(kind(), SIZE).resumes_by_state
+    assert not logged()
+
+
+def test_a_set_without_states_is_drawn_again_without_a_word(logged):
+    assert not first_batch(Noisy(), SIZE).resumes_by_state
+    assert not logged()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"),
+    [
+        (Drawn(), "the samples after it are others when it is loaded"),
+        (Buffered(), "the samples after it are others when it is loaded"),
+        (Broken(), "Broken cannot go on from the state that it told: KeyError: 'shard'"),
+        (Told(torch.zeros(1)), "TypeError: Object of type Tensor is not JSON serializable"),
+        (Told((1, 2)), "JSON gives another one back"),
+        (Told({1: 2}), "JSON gives another one back"),
+        (Told(float("nan")), "JSON gives another one back"),
+        (Told("a" * (64 << 10)), "it has 65577 bytes as JSON, more than 65536"),
+    ],
+)
+def test_a_state_that_is_not_kept_is_one_sentence_and_samples_are_drawn_again(dataset, why, logged):
+    first = first_batch(dataset, SIZE)
+    assert not first.resumes_by_state
+    ((event, reason),) = logged()
+    assert event == "the state of the training set is not kept, so a resumed run draws the samples of its epoch again"
+    assert reason == why
+    expected = list(plain(dataset, 9))
+    assert [batch.labels.tolist() for batch in loader(dataset).iterate(7, 9)] == [labels for _, labels in expected[7:]]
+
+
+def test_a_state_that_grows_too_large_is_not_kept_any_longer(logged):
+    dataset = Told("")
+    read = resumed(dataset)
+    for batch in read.iterate(0, 4):
+        if batch.step == 1:
+            dataset.state = "a" * (64 << 10)
+    assert [read.state_before(step) is not None for step in range(5)] == [False, True, True, False, False]
+    assert len(logged()) == 1
 
 
 def test_an_epoch_has_the_steps_that_it_is_told():

@@ -44,9 +44,13 @@ def test_workers_of_an_iterator_are_at_most_one():
 
 
 def test_steps_of_an_epoch_are_told_where_there_is_no_length_and_nowhere_else():
-    with pytest.raises(ConfigError, match=r"^DigitsInTurn can only be iterated; set data\.steps_per_epoch to the steps"):
+    with pytest.raises(
+        ConfigError, match=r"^DigitsInTurn can only be iterated; set data\.steps_per_epoch to the steps"
+    ):
         check(DigitsInTurn())
-    with pytest.raises(ConfigError, match=r"^data\.steps_per_epoch is set, and FlatDigits has a length, so an epoch has"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.steps_per_epoch is set, and FlatDigits has a length, so an epoch has"
+    ):
         check(FlatDigits(), "data.steps_per_epoch=9")
     check(DigitsInTurn(), "data.steps_per_epoch=9")
     check(FlatDigits())
