@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.planning.flapping import random_profile
 from edge_agent.planning import Question, SearchSpace
 from edge_agent.planning.candidates import stacked_conditions
-from edge_agent.planning.cost import DeviceLinks, handover
+from edge_agent.planning.cost import DeviceLinks, handover_seconds
 from edge_agent.planning.engine.best import Best
 from edge_agent.planning.engine.prospects import Seen
 from edge_agent.planning.families.pair import Pairs, best_pairs
@@ -72,17 +72,16 @@ def _trained(seed: int, pairs: Pairs, phases: list[Phase], period: float, offset
             known = seconds.copy()
         known[current] = seconds[current]
         if second >= resumes_at:
-            ways = handover(
-                pairs.profile, links, (current, int(pairs.cuts[rows[current]])), (everyone, pairs.cuts[rows])
-            )
+            before = current, int(pairs.cuts[rows[current]])
+            moving = handover_seconds(pairs.profile, links, before, (everyone, pairs.cuts[rows]))
             seen = Seen(
                 seconds=float(second),
                 steps=steps,
                 by_row=known[:, None],
                 rows=rows,
                 step_seconds=known.copy(),
-                handover_seconds=ways.seconds + known,
-                moving_seconds=ways.seconds,
+                handover_seconds=moving + known,
+                moving_seconds=moving,
                 factors=np.ones(3),
                 trip_seconds=links.trips,
             )

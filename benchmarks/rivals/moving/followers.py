@@ -156,7 +156,7 @@ class Probing:
         everyone, none = np.arange(len(seconds)), np.zeros(len(seconds))
         pauses, moving = none, none
         if look.place is not None:
-            pauses, (_, moving) = look.pauses(everyone, look.best_rows)
+            pauses, moving = look.pauses(everyone, look.best_rows)
         factors = np.where(window.in_reach[moment], look.world.factors, np.inf)
         factors[[DEVICE, -1]] = np.inf
         return Seen(

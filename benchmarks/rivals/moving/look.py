@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from benchmarks.rivals.moving.world import Window, World
-from edge_agent.planning.cost import LOST_RATE, Ways, handover
+from edge_agent.planning.cost import LOST_RATE, handed_over_bits, handover_seconds
 from edge_agent.planning.engine.prospects import DEVICE, Place
 from edge_agent.planning.measurements import Floats, Ints
 
@@ -60,15 +60,23 @@ class Look:
         """Return a candidate with its best layout."""
         return Place(candidate, int(self.best_rows[candidate]))
 
-    def pauses(self, candidates: Ints, rows: Ints) -> tuple[Floats, Ways]:
-        """Return the seconds for which training pauses on the way to each, and what moves. Arrays of one shape.
+    def moved_bits(self, candidate: int, row: int) -> float:
+        """Return the bits that move on the way to a candidate with a layout."""
+        assert self.place is not None
+        pairs, (here, now) = self.world.pairs, self.place
+        after = np.array([candidate]), pairs.cuts[[row]]
+        moved = handed_over_bits(pairs.profile, (here, int(pairs.cuts[now])), after)
+        return sum(float(bits[0]) for bits in moved.values())
+
+    def pauses(self, candidates: Ints, rows: Ints) -> tuple[Floats, Floats]:
+        """Return the seconds for which training pauses on the way to each, and those of the blocks' way. Arrays of one shape.
 
         The batches in flight are done before, and then the pipeline fills again. With a trainer that is out of reach they are
         lost, and computed again.
         """
         assert self.place is not None
         pairs, network, (here, row) = self.world.pairs, self.world.network, self.place
-        found = handover(
+        moving = handover_seconds(
             pairs.profile,
             self.window.links(self.moment),
             (here, int(pairs.cuts[row])),
@@ -77,7 +85,7 @@ class Look:
             network.downlink or LOST_RATE,
         )
         lost = 0.0 if np.isfinite(self.seconds_per_step) else self.total_seconds
-        return found.seconds + self.window.filling(self.moment, candidates, rows) + lost, found
+        return moving + self.window.filling(self.moment, candidates, rows) + lost, moving
 
 
 def fastest(look: Look, candidates: Ints) -> Place:

@@ -146,12 +146,12 @@ class _Moving:
             target = self._tuned(look)
         if target is None or target == self._place:
             return
-        pauses, moved = look.pauses(np.array([target.candidate]), np.array([target.row]))
+        pauses, _ = look.pauses(np.array([target.candidate]), np.array([target.row]))
         names = self._world.names
         if target.candidate != self._place.candidate:
-            origin = names[self._place.candidate]
+            origin, moved_bytes = names[self._place.candidate], look.moved_bits(*target) / 8.0
             self.result.handovers.append(
-                Handover(look.second, origin, names[target.candidate], float(moved.bits[0]) / 8.0, float(pauses[0]))
+                Handover(look.second, origin, names[target.candidate], moved_bytes, float(pauses[0]))
             )
         self._resumes_at = look.second + float(pauses[0])
         self._begin(look.second, target)

@@ -5,7 +5,6 @@ A block is sent once, straight from its owner to the next one. What lies with a 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,15 +36,6 @@ class DeviceLinks:
     downlinks: Floats
     trips: Floats
     """Round trips in seconds."""
-
-
-class Ways(NamedTuple):
-    """The ways from a candidate to each of N others, shape (N,)."""
-
-    bits: Floats
-    """Bits that move."""
-    seconds: Floats
-    """Seconds until all are there, and all workers have committed."""
 
 
 def runs_of(profile: Profile, layouts: Sequence[Layout]) -> Runs:
@@ -95,23 +85,33 @@ def moving_seconds(moved: Mapping[Direction, Floats], at: Conditions) -> Floats:
     return np.max(ways, axis=0) if ways else np.zeros(1)
 
 
-def handover(
+def handed_over_bits(profile: Profile, before: tuple[int, int], after: tuple[Ints, Ints]) -> dict[Direction, Floats]:
+    """Return the bits that move from a candidate with its cut to each of N others with theirs, shape (N,).
+
+    By direction between the device, 0, the trainer before, 1, and the one after, 2.
+    """
+    (here, cut), (others, cuts), blocks = before, after, len(profile)
+    stays = others == here
+    begins = np.array([0, cut, blocks])[:, None], np.array([cut, blocks, blocks])[:, None]
+    first = np.stack([np.zeros_like(cuts), np.where(stays, cuts, blocks), np.where(stays, blocks, cuts)])
+    return moved_bits(profile, begins, (first, np.stack([cuts, *np.full((2, len(cuts)), blocks)])))
+
+
+def handover_seconds(
     profile: Profile,
     links: DeviceLinks,
     before: tuple[int, int],
     after: tuple[Ints, Ints],
     between_rate: float = BETWEEN_RATE,
     lost_rate: float = LOST_RATE,
-) -> Ways:
-    """Return the ways from a candidate with its cut to each of N others, of links, with theirs.
+) -> Floats:
+    """Return the seconds until all blocks are there, and all workers have committed, shape (N,).
 
-    between_rate: bits per second from trainer to trainer. lost_rate: see `LOST_RATE`.
+    before, after: as for `handed_over_bits`; candidates are those of links. between_rate: bits per second from trainer to
+    trainer. lost_rate: see `LOST_RATE`.
     """
-    (here, cut), (others, cuts), blocks = before, after, len(profile)
-    stays = others == here
-    begins = np.array([0, cut, blocks])[:, None], np.array([cut, blocks, blocks])[:, None]
-    first = np.stack([np.zeros_like(cuts), np.where(stays, cuts, blocks), np.where(stays, blocks, cuts)])
-    moved = moved_bits(profile, begins, (first, np.stack([cuts, *np.full((2, len(cuts)), blocks)])))
+    (here, _), (others, cuts) = before, after
+    moved = handed_over_bits(profile, before, after)
     down, is_lost = links.downlinks[others], links.downlinks[here] <= 0.0
     through = np.minimum(between_rate, np.where(np.isfinite(down), down, lost_rate))
     rates, trips = np.full((len(cuts), 3, 3), between_rate), np.zeros((len(cuts), 3, 3))
@@ -120,6 +120,6 @@ def handover(
     longest = np.maximum(links.trips[others], 0.0 if is_lost else links.trips[here])
     trips[...] = longest[:, None, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        seconds = moving_seconds(moved, Conditions(rates, trips, np.ones(3)))
-    bits: Floats = np.sum(list(moved.values()), axis=0)
-    return Ways(bits, seconds + HANDOVER_TRIPS * longest)
+        moving = moving_seconds(moved, Conditions(rates, trips, np.ones(3)))
+    seconds: Floats = moving + HANDOVER_TRIPS * longest
+    return seconds

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_agent.planning.candidates import Candidate, conditions_for
-from edge_agent.planning.cost import DeviceLinks, handover, steady_seconds
+from edge_agent.planning.cost import DeviceLinks, handover_seconds, steady_seconds
 from edge_agent.planning.families.pair import Pairs
 from edge_agent.planning.measurements import Floats, Ints
 
@@ -126,8 +126,8 @@ class Prospects:
         step_seconds = by_row[everyone, rows]
         self._correct(step_seconds, today, float(by_row[today.place]))
         links = DeviceLinks(uplinks, downlinks, trips)
-        ways = handover(pairs.profile, links, (here, int(pairs.cuts[row])), (everyone, pairs.cuts[rows]))
-        pauses = ways.seconds * self._pause_ratio
+        before = here, int(pairs.cuts[row])
+        pauses = handover_seconds(pairs.profile, links, before, (everyone, pairs.cuts[rows])) * self._pause_ratio
         return Seen(
             seconds=today.seconds,
             steps=today.steps,

@@ -221,7 +221,7 @@ class _HierTrainSearch:
 
     def _try(self, of: Structures, lines: Lines) -> None:
         """Try every b_s and the best b_l of these cuts."""
-        batch, limits = self._by.batch_size, self._choices.least_samples(of)
+        batch, limits = self._by.batch_size, self._choices.least_samples(of.before, of.short_blocks, of.long_blocks)
         short = np.arange(1, batch)[None, :]
         least_short, least_long, least_rest, least_middle = (each[:, None] for each in limits)
         within = (short >= least_short) & np.ones_like(least_short, dtype=np.bool_)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations, product
-from typing import Protocol
 
 import numpy as np
 
@@ -12,17 +11,6 @@ from edge_agent.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
 
 SHIFTS = tuple(sign * size for size in (1, 2, 4, 8, 16) for sign in (1, -1))
 """Blocks and samples by which a neighbour differs."""
-
-
-class HasCuts(Protocol):
-    """Columns of cuts."""
-
-    @property
-    def before(self) -> Ints: ...
-    @property
-    def short_blocks(self) -> Ints: ...
-    @property
-    def long_blocks(self) -> Ints: ...
 
 
 class Choices:
@@ -88,9 +76,8 @@ class Choices:
         every = joined(found)
         return every.take(np.flatnonzero(self.permitted(every)))
 
-    def least_samples(self, of: "HasCuts") -> tuple[Ints, Ints, Ints, Ints]:
+    def least_samples(self, p: Ints, ms: Ints, ml: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """Return the fewest samples of s, of l, and of o on [p, m_s) and on [m_s, m_l)."""
-        p, ms, ml = of.before, of.short_blocks, of.long_blocks
         return self._least[p, ms], self._least[p, ml], self._least[p, ms], self._least[ms, ml]
 
     def _columns(self, order: Sequence[int], blocks: Ints, samples: Ints) -> Divisions:
@@ -114,10 +101,8 @@ class Choices:
         good &= np.where(is_alone, (o == 0) & self._allow_alone, (o > 0) | (bl > 0))
         # Rows that were shifted out of range index nothing.
         p, ms, ml = (np.clip(cut, 0, top) for cut in (p, ms, ml))
-        good &= (bs == 0) | (bs >= self._least[p, ms])
-        good &= (bl == 0) | (bl >= self._least[p, ml])
-        good &= (bo == 0) | (bo >= self._least[p, ms])
-        good &= (bo + bs == 0) | (bo + bs >= self._least[ms, ml])
+        for samples, least in zip((bs, bl, bo, bo + bs), self.least_samples(p, ms, ml), strict=True):
+            good &= (samples == 0) | (samples >= least)
         # o has gradients of the blocks that it owns, which tell of samples.
         begin = np.where((bo > 0) | ((bs > 0) & (bl > 0)), p, np.where((bs > 0) & (ms < ml), ms, ml))
         for worker, first, stop in ((s, p, ms), (long, p, ml), (o, begin, top)):
