@@ -88,6 +88,11 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ("agent", Fault.FAILED_FSYNC): (_FSYNC,),
     ("agent", Fault.CLOCK_JUMP): ("shared.execution.blocks:PlacedBlocks.forward",),
     ("agent", Fault.DUPLICATE_FRAME): ("shared.transport.stream.duplex:Duplex.write",),
+    ("evaluating", Fault.KILL_AGENT): (
+        "edge_agent.sessions.stored_session:StoredSession.keep_best",
+        "edge_agent.observability.history_keeper:HistoryKeeper._add",
+        "edge_agent.observability.history_keeper:HistoryKeeper._show",
+    ),
     ("detour", Fault.KILL_AGENT): (
         "edge_agent.training.detours:Detours._go",
         "edge_agent.training.detours:Detours._hand_over",
@@ -218,6 +223,7 @@ MOST_CALLS: dict[Fault | str, int] = {
     Fault.DISK_FULL: 6,
     Fault.FAILED_FSYNC: 6,
     **dict.fromkeys(POINTS["detour", Fault.KILL_AGENT], 2),
+    **dict.fromkeys(POINTS["evaluating", Fault.KILL_AGENT], 3),
     "shared.training.held_blocks:HeldBlocks.update_slice": 60,
     "shared.runtime.block_form:BlockForm.encode": 60,
     "cloud_trainer.rpc.relays:_opening": 3,

@@ -7,11 +7,13 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.net.relay import Relay
+from edge_agent.training.history import read_history
 from isthmus import EdgeConfig
 from shared.errors import ExitCode
 from shared.placement import BlockSlice
@@ -20,9 +22,18 @@ from tests.chaos import sides
 from tests.chaos.faults import Fault, plan
 from tests.chaos.links import DELAY_SECONDS, STALL_SECONDS, disturb_links
 from tests.chaos.processes import Side, keep_up, tell_threads
-from tests.chaos.run import RUN_SECONDS, Outcome
-from tests.chaos.varieties import BY_BLOCK, EXPERIMENT, PERCEPTRON, STEPS
-from tests.support.group_members import group_state
+from tests.chaos.run import RUN_SECONDS, Outcome, different
+from tests.chaos.varieties import (
+    BY_BLOCK,
+    EVERY_TEN_STEPS,
+    EXPERIMENT,
+    EXTRAS_SHARE,
+    PERCEPTRON,
+    RECIPES,
+    STEPS,
+    plan_of_extras,
+)
+from tests.support.group_members import TookPart, group_state
 from tests.support.running import ALLOWED, edge_config, held_port
 
 NAME, CHECKPOINT_STEPS = "line", 8
@@ -39,6 +50,13 @@ SLICED = (
     'training.optimizer={name="adamw", learning_rate=0.003}',
 )
 """A model of two blocks of two slices each, at two trainers one of each, and an optimizer that updates slices."""
+EXTRAS = RECIPES | {
+    "mean of tokens": (
+        'data.train={factory="tests.support.samples:PartlyLabelled", kwargs={flat=true}}',
+        'training.mean="token"',
+    )
+}
+"""What a group may have beside its model, with evaluations by samples of each member's own, and its own best weights."""
 Ranks = Mapping[tuple[int, int, int], Sequence[int]]
 """Ranks whose gradients are in the weights, by step, block and slice."""
 NEWCOMERS_EVERY = 10
@@ -63,14 +81,51 @@ def staleness_of(seed: int) -> int:
     return 1 + seed // 5 % 5 if seed // LATE_EVERY % 2 else 0
 
 
+def draw_extras(seed: int, *, always: bool, joined: bool) -> tuple[str, ...]:
+    """Draw the names of a group's extras, by dice of their own: nothing else that a seed draws depends on them.
+
+    joined: by a newcomer, whose samples take their time, and of whose evaluations no loop here has a rate.
+    """
+    dice = random.Random(f"extras of group {seed}")
+    if dice.random() >= EXTRAS_SHARE and not always:
+        return ()
+    names = [name for name in EXTRAS if dice.random() < 0.5] or ["average"]
+    return tuple(name for name in names if name == "average" or not joined)
+
+
+class Expected(NamedTuple):
+    """The outcome of an undisturbed group with K = 0."""
+
+    state: Mapping[str, Tensor]
+    average: Mapping[str, Tensor]
+    """Average of the weights; empty where the recipe has none."""
+
+
+def _expected(configs: Sequence[EdgeConfig], took_part: TookPart | None = None) -> Expected:
+    average = dict[str, Tensor]()
+    return Expected(group_state(configs, took_part, averages=average), average)
+
+
 @cache
-def expected_state(size: int, *, is_sliced: bool) -> dict[str, Tensor]:
-    """Return the weights with which an undisturbed group of so many ends."""
-    return group_state(_configs(range(size), size, is_sliced=is_sliced))
+def expected_of(size: int, extras: tuple[str, ...], *, is_sliced: bool) -> Expected:
+    """Return the outcome of an undisturbed group of so many."""
+    return _expected(_configs(range(size), size, extras, is_sliced=is_sliced))
 
 
-def _configs(ranks: Iterable[int], size: int, *, is_sliced: bool) -> list[EdgeConfig]:
-    return [edge_config(*member_flags(rank, size, {"near": "127.0.0.1:1"}, is_sliced=is_sliced)) for rank in ranks]
+def _configs(ranks: Iterable[int], size: int, extras: tuple[str, ...], *, is_sliced: bool) -> list[EdgeConfig]:
+    addresses = {"near": "127.0.0.1:1"}
+    return [
+        edge_config(*member_flags(rank, size, addresses, is_sliced=is_sliced), *flags_of_extras(extras, rank))
+        for rank in ranks
+    ]
+
+
+def flags_of_extras(extras: Sequence[str], rank: int) -> list[str]:
+    """Return the flags of a member's extras, but where it keeps something."""
+    if not extras:
+        return []
+    tested = f'data.test={{factory="tests.support.samples:SomeDigits", kwargs={{rank={rank}}}}}'
+    return [*(flag for name in extras for flag in EXTRAS[name]), tested, EVERY_TEN_STEPS, "training.keep_best={}"]
 
 
 def member_flags(rank: int, size: int, addresses: Mapping[str, str], *, is_sliced: bool) -> list[str]:
@@ -104,12 +159,14 @@ def _trainer_flags(folder: Path, name: str, port: int, size: int, most: int) -> 
     ]
 
 
-async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
-    """Run a group with about so many faults, drawn from `seed`."""
+async def disturbed_group(seed: int, folder: Path, faults: int, *, with_extras: bool = False) -> Outcome:
+    """Run a group with about so many faults, drawn from `seed`. with_extras: has some for sure."""
     dice = random.Random(seed)
     names, size, is_sliced = ("near", "far")[: 1 + seed % 2], dice.choice(SIZES), has_slices(seed)
     staleness = staleness_of(seed)
-    outcome = Outcome(seed, staleness, len(names), shared=None, members=size)
+    has_newcomer = bool(seed // NEWCOMERS_EVERY % 2)
+    extras = draw_extras(seed, always=with_extras, joined=has_newcomer or staleness > 0)
+    outcome = Outcome(seed, staleness, len(names), shared=None, members=size, extras=extras)
     with ExitStack() as ports:  # held, or another process would be given one while its trainer is dead
         places = {name: ports.enter_context(held_port()) for name in names}
         async with AsyncExitStack() as stack:
@@ -123,6 +180,7 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
             suffering = [dice.choice([*names, *range(size)]) for _ in range(faults - on_link)]
             planned = {name: plan(dice, "group", suffering.count(name), 1) for name in names}
             of_members = [plan(dice, "member", suffering.count(rank), 1) for rank in range(size)]
+            of_members[-1] += plan_of_extras(seed, extras)
             if is_sliced:
                 planned[dice.choice(names)] += plan(dice, "slices", 1, 1)
                 dice.choice(of_members).extend(plan(dice, "giving", 1, 1))
@@ -131,7 +189,7 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
                 slowly = [SLOWLY]
                 for of_member in of_members:
                     of_member += plan(dice, "stalling", STALLS, 1)
-            if has_newcomer := bool(seed // NEWCOMERS_EVERY % 2):
+            if has_newcomer:
                 slowly = [SLOWLY]
                 of_members.append(plan(dice, "newcomer", dice.randint(1, 3), 1))
                 admitting = planned[dice.choice(names)]
@@ -153,7 +211,10 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
                     [
                         [
                             *member_flags(rank, size, addresses, is_sliced=is_sliced),
+                            *flags_of_extras(extras, rank),
                             *slowly,
+                            f"checkpoints.location={folder / f'member-{rank}-kept'}",
+                            f"output.directory={folder / f'member-{rank}-result'}",
                             f"deployment.staleness={staleness}",
                         ],
                         f"member-{rank}",
@@ -186,10 +247,17 @@ async def disturbed_group(seed: int, folder: Path, faults: int) -> Outcome:
         if (
             staleness
         ):  # only the order of events decides the bits: all end with the same, and no update is without a member
-            outcome.loss = _lacks_ranks(ranks, range(size), folder) or _loss(folder, _result(folder, 0), everybody)
+            same = Expected(_result(folder, 0), {})
+            outcome.loss = _lacks_ranks(ranks, range(size), folder) or _loss(folder, same, everybody)
         else:
-            of_ranks = _joined_state(ranks, size, is_sliced=is_sliced) if outcome.joined else None
-            outcome.loss = _loss(folder, of_ranks or expected_state(size, is_sliced=is_sliced), everybody)
+            of_ranks = _joined(ranks, size, extras, is_sliced=is_sliced) if outcome.joined else None
+            right = of_ranks or expected_of(size, extras, is_sliced=is_sliced)
+            outcome.loss = _loss(folder, right, everybody)
+            if extras and not outcome.joined:
+                configs = _configs(range(size), size, extras, is_sliced=is_sliced)
+                outcome.loss = outcome.loss or _wrong_best(folder, configs)
+        if outcome.loss and extras:
+            outcome.loss += f" {extras}"
     return outcome
 
 
@@ -212,13 +280,13 @@ def has_joined(rank: int, ranks: Ranks) -> bool:
     return any(rank in of_slice for of_slice in ranks.values())
 
 
-def _joined_state(ranks: Ranks, size: int, *, is_sliced: bool) -> dict[str, Tensor]:
-    """Return the weights with which a group ends that rank `size` has joined."""
+def _joined(ranks: Ranks, size: int, extras: tuple[str, ...], *, is_sliced: bool) -> Expected:
+    """Return the outcome of a group that rank `size` has joined."""
 
     def took_part(step: int, one: BlockSlice) -> Sequence[int]:
         return ranks[step, *one]
 
-    return group_state(_configs(range(size + 1), size, is_sliced=is_sliced), took_part)
+    return _expected(_configs(range(size + 1), size, extras, is_sliced=is_sliced), took_part)
 
 
 class _Running:
@@ -287,12 +355,26 @@ def _result(folder: Path, rank: int) -> dict[str, Tensor]:
     return load_file(folder / f"member-{rank}-result" / "model.safetensors")
 
 
-def _loss(folder: Path, expected: Mapping[str, Tensor], members: Iterable[int]) -> str:
+def _loss(folder: Path, right: Expected, members: Iterable[int]) -> str:
     for rank in members:
         result = folder / f"member-{rank}-result"
-        if not result.exists():
+        if not (result / "model.safetensors").exists():
             return f"{result.name} is missing ({folder})"
-        found = _result(folder, rank)
-        if different := [name for name, tensor in expected.items() if not found[name].equal(tensor)]:
-            return f"{result.name}: {different} differ ({folder})"
+        for name, weights in (("model", right.state), ("ema", right.average)):
+            if weights and (wrong := different(result / f"{name}.safetensors", weights)):
+                return f"{result.name}: {wrong} ({folder})"
+    return ""
+
+
+def _wrong_best(folder: Path, configs: Sequence[EdgeConfig]) -> str:
+    """Judge the best weights of each member; empty where they are those of the loop at its best evaluation."""
+    for rank in range(len(configs)):
+        result = folder / f"member-{rank}-result"
+        best = min(
+            (row for row in read_history(result) if row.test_loss is not None), key=lambda row: row.test_loss or 0.0
+        ).step
+        training = configs[0].training.model_copy(update={"max_steps": best})
+        state = group_state([config.model_copy(update={"training": training}) for config in configs])
+        if wrong := different(result / "best.safetensors", state):
+            return f"{result.name}: {wrong} of step {best} ({folder})"
     return ""

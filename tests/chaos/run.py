@@ -41,6 +41,7 @@ from tests.chaos.varieties import (
     expected,
     expected_shared,
     flags_of_extras,
+    plan_of_extras,
 )
 from tests.support.plain_history import of
 from tests.support.running import ALLOWED, held_port
@@ -169,6 +170,7 @@ async def _disturbed_run(
     else:
         placement = draw(dice, names, outcome.shared)
         changes = draw_changes(dice, names, placement, CHANGES_AT, outcome.shared)
+    at_evaluations = plan_of_extras(outcome.seed, () if outcome.stateless else outcome.extras)
     addresses = {name: relay.address for name, relay in relays.items()}
     placed = _placed(folder, placement) if placement is not None else [f"deployment.cut={dice.randint(1, BLOCKS - 1)}"]
     replaced = outcome.candidates and not ways
@@ -180,7 +182,11 @@ async def _disturbed_run(
     agent = Side(
         sides.moving_agent,
         [agent_flags, changes, {addresses[name]: way.address for name, way in ways.items()}],
-        plan(dice, "agent", on_agent, len(names)) + plan(dice, "detour", DETOUR_FAULTS if ways else 0, len(names)),
+        [
+            *plan(dice, "agent", on_agent, len(names)),
+            *plan(dice, "detour", DETOUR_FAULTS if ways else 0, len(names)),
+            *at_evaluations,
+        ],
         folder,
         "agent",
     )
@@ -308,10 +314,10 @@ def _wrong_result(folder: Path, recipe: Sequence[str], outcome: Outcome, best_st
     files = {"model.safetensors": right.at[STEPS], "best.safetensors": right.at[best]}
     if right.average:
         files["ema.safetensors"] = right.average
-    return next(filter(None, (_different(result / name, weights) for name, weights in files.items())), "")
+    return next(filter(None, (different(result / name, weights) for name, weights in files.items())), "")
 
 
-def _different(file: Path, right: Mapping[str, Tensor]) -> str:
+def different(file: Path, right: Mapping[str, Tensor]) -> str:
     """Compare weights; empty where they have the same bits."""
     found = load_file(file)
     different = [name for name, tensor in right.items() if not found[name].equal(tensor)]

@@ -7,23 +7,25 @@ only the order of events decides the weights: all members end with the same, and
 import pytest
 
 from tests.chaos.faults import Fault
-from tests.chaos.groups import disturbed_group, has_slices
+from tests.chaos.groups import EXTRAS, disturbed_group, has_slices
 
 FAULTS_PER_RUN = 12
 RUNS = range(9, 11)
 """Seeds of runs in which there are one trainer and two, a newcomer, and blocks in slices."""
+WITH_EXTRAS = (0, 3)
+"""Seeds of runs with all extras, of which one is of blocks in slices at two trainers."""
 LATE_RUN = range(6, 7)
 LATE_RUNS = (7, 15, 22, 30)
 """Seeds of runs in slices with K of 2, 4, 5 and 2, at one trainer and at two, two of them with a newcomer."""
 
 
-async def losses(folder, seeds, faults=FAULTS_PER_RUN):
+async def losses(folder, seeds, faults=FAULTS_PER_RUN, *, with_extras=False):
     """Disturb groups, each by some faults; returns what was lost, and the outcomes."""
     outcomes = []
     for seed in seeds:
         place = folder / str(seed)
         place.mkdir()
-        outcomes.append(await disturbed_group(seed, place, faults))
+        outcomes.append(await disturbed_group(seed, place, faults, with_extras=with_extras))
     assert all(outcome.faults for outcome in outcomes)
     return [outcome.loss for outcome in outcomes if outcome.loss], outcomes
 
@@ -37,6 +39,16 @@ async def test_groups_at_one_trainer_and_at_two_lose_nothing(tmp_path):
     assert {outcome.trainers for outcome in outcomes} == {1, 2}
     assert any(outcome.joined for outcome in outcomes)
     assert {has_slices(outcome.seed) for outcome in outcomes} == {False, True}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("one_thread")
+async def test_groups_with_a_plateau_an_average_and_the_best_weights_of_each_member_lose_nothing(tmp_path):
+    lost, outcomes = await losses(tmp_path, WITH_EXTRAS, with_extras=True)
+    assert not lost
+    assert {outcome.extras for outcome in outcomes} == {tuple(EXTRAS)}
+    assert {outcome.trainers for outcome in outcomes} == {1, 2}
 
 
 @pytest.mark.timeout(300)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from edge_agent.training.history import HistoryRow
+from tests.chaos.faults import Planned, plan
 from tests.chaos.placements import BATCH_SIZE, Shared, draw, three_tiers, two_parts
 from tests.support.plain import plain_experiment
 from tests.support.plain_history import PlainRow, plain_run
@@ -63,8 +64,9 @@ where some gradients overflow; and by an optimizer named by its class, whose mom
 
 
 SAMPLES = "tests.support.samples"
+EVERY_TEN_STEPS = "training.evaluate_every_steps=10"
 EVALUATED = (
-    "training.evaluate_every_steps=10",
+    EVERY_TEN_STEPS,
     f'data.test={{factory="{SAMPLES}:FewDigits", kwargs={{count=64}}}}',
 )
 RECIPES = {
@@ -103,6 +105,11 @@ def draw_extras(seed: int, *, always: bool) -> tuple[str, ...]:
 def flags_of_extras(names: Collection[str]) -> tuple[str, ...]:
     """Return the flags of what was drawn; they come after those of the variety."""
     return tuple(flag for name in names for flag in (RECIPES | DATA)[name]) + (EVALUATED if names else ())
+
+
+def plan_of_extras(seed: int, names: Collection[str]) -> list[Planned]:
+    """Plan the death of an agent at one of the evaluations that its extras bring, by dice of its own."""
+    return plan(random.Random(f"evaluating {seed}"), "evaluating", 1, 1) if names else []
 
 
 class Expected(NamedTuple):
