@@ -237,7 +237,7 @@ def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
 def test_the_policy_fixed_goes_by_command_alone_and_the_engine_goes_along(tmp_path):
     with (
         pair(tmp_path) as two,
-        agent_process(*two.flags('choice.policy="fixed"', "training.max_steps=200"), output=tmp_path) as (
+        agent_process(*two.flags('choice.policy="fixed"', "training.max_steps=600"), output=tmp_path) as (
             process,
             said,
         ),
