@@ -56,7 +56,8 @@ EXTRAS = RECIPES | {
         'training.mean="token"',
     )
 }
-"""What a group may have beside its model, with evaluations by samples of each member's own, and its own best weights."""
+"""Parts of the recipe that a group may have beside its model, with evaluations by samples of each member's own, and its
+own best weights."""
 Ranks = Mapping[tuple[int, int, int], Sequence[int]]
 """Ranks whose gradients are in the weights, by step, block and slice."""
 NEWCOMERS_EVERY = 10
