@@ -22,8 +22,6 @@ _LOGGED = 20
 _NAME_CHARACTERS = 80
 _COMPILED = "_orig_mod"
 """The child in which `torch.compile` has the module."""
-_PARALLEL = "module."
-"""The prefix of a model that torch has run on several devices."""
 _COUNT = "num_batches_tracked"
 """A buffer that files of before torch 0.4.1 lack. As torch's own loading has it, it counts from zero then."""
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
@@ -54,8 +52,9 @@ def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = STAR
 
     The file has every tensor of the module's state dict, with its shape and type, but for those that `start.allow` names. One
     that has several names, as tied weights have, may stand under one of them. Buffers that the state dict leaves out may be
-    there, too. Names count without the prefixes of torch.compile and of torch's parallel models. Raises ConfigError, and
-    changes nothing, for any other file. named_by: the key or option that names it, with which the error begins.
+    there, too. Names count without the prefix of torch.compile, and without one that all of the file have and the model has
+    not, as of torch's parallel models or of a module of Lightning. Raises ConfigError, and changes nothing, for any other file,
+    and for one of which nothing would be taken. named_by: the key or option that names it, with which the error begins.
     """
     try:
         weights = read_weights(start.path)
@@ -65,7 +64,7 @@ def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = STAR
         (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     )
     try:
-        given = _parallel_off(_compiled_off(weights.tensors.items()), targets)
+        given = _prefix_off(_compiled_off(weights.tensors.items()), targets)
         may_differ = _differing(start.allow, given.keys() | targets.keys())
         fitting = {
             name: value for name, value in given.items() if name in targets and _fits(value, targets[name], start)
@@ -82,6 +81,11 @@ def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = STAR
             targets,
             may_widen=named_by == START_FROM and not start.widen,
         )
+        if drawn and not fitting:
+            raise _MisfitError(
+                "nothing of it would be taken, because no tensor has the name, shape and type of one of the model: it holds "
+                f"{_listed(unused) if unused else 'nothing'}, and the model has {_listed(drawn)}"
+            )
         _check_contradictions(fitting, targets)
     except _MisfitError as misfit:
         raise ConfigError(f"{named_by}: {start.path} does not fit the model: {misfit}") from None
@@ -113,11 +117,15 @@ def _compiled_off(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return found
 
 
-def _parallel_off(given: dict[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the file's tensors without the prefix of parallel models, as often as all of them have it and the model not."""
-    while given and given.keys().isdisjoint(targets) and all(name.startswith(_PARALLEL) for name in given):
-        given = {name.removeprefix(_PARALLEL): value for name, value in given.items()}
-    return given
+def _prefix_off(given: dict[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the file's tensors without the shortest prefix that all of them have and without which one is the model's."""
+    plain = given
+    while plain and plain.keys().isdisjoint(targets):
+        first, dot, _ = next(iter(plain)).partition(".")
+        if not dot or not all(name.startswith(first + dot) for name in plain):
+            return given
+        plain = {name.removeprefix(first + dot): value for name, value in plain.items()}
+    return plain
 
 
 def _differing(allowed: Sequence[str], names: Iterable[str]) -> set[str]:

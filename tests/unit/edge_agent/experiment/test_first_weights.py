@@ -77,10 +77,10 @@ def test_a_tensor_of_several_names_cannot_have_two_values(path):
 
 def test_all_that_is_missing_or_too_many_is_named_up_to_three_and_counted(path):
     weights = shifted(1).state_dict()
-    save_file({f"net.{name}": value for name, value in weights.items()}, path)
+    save_file({f"net.{name}0": value for name, value in weights.items()}, path)
     assert refused(shifted(2), path) == (
-        "it lacks '0.weight', '0.bias', '1.weight' and 5 more, and holds 'net.0.bias', 'net.0.weight', "
-        "'net.1.bias' and 6 more, which the model does not have; its tensors must have the names of the model's state dict"
+        "it lacks '0.weight', '0.bias', '1.weight' and 5 more, and holds 'net.0.bias0', 'net.0.weight0', "
+        "'net.1.bias0' and 6 more, which the model does not have; its tensors must have the names of the model's state dict"
     )
 
 
@@ -110,9 +110,9 @@ def test_another_shape_or_type_is_named_with_what_would_be_right(path):
 
 
 @pytest.mark.parametrize(
-    "prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "module.module."]
+    "prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "module.module.", "model.", "a.net."]
 )
-def test_the_prefixes_of_what_torch_wraps_a_model_in_are_off(path, prefix):
+def test_the_prefixes_of_what_a_model_was_wrapped_in_are_off(path, prefix):
     theirs, ours = shifted(1), shifted(2)
     save_file({f"{prefix}{name}": value for name, value in theirs.state_dict().items()}, path)
     load_weights(ours, StartFromConfig(path=path))
@@ -144,6 +144,26 @@ def test_a_child_named_module_keeps_its_name(path):
     assert_same_bits(theirs.state_dict(), ours.state_dict())
     save_file({f"module.{name}": value for name, value in theirs.state_dict().items()}, path)
     load_weights(ours, StartFromConfig(path=path))
+
+
+def test_a_prefix_that_one_name_lacks_stays(path):
+    weights = {f"model.{name}": value for name, value in shifted(1).state_dict().items()}
+    save_file({**weights, "loss.weight": torch.zeros(2)}, path)
+    assert "holds 'loss.weight', 'model.0.bias', " in refused(shifted(2), path)
+
+
+@pytest.mark.parametrize("allow", [("*",), ("0.*", "1.*", "2.*", "a.*")])
+def test_a_file_of_which_nothing_would_be_taken_is_refused_whatever_may_differ(path, allow):
+    save_file({"a.b.weight": torch.zeros(1), "0.bias": torch.zeros(3)}, path)
+    assert refused(shifted(2), path, allow=allow) == (
+        "nothing of it would be taken, because no tensor has the name, shape and type of one of the model: it holds '0.bias' "
+        "and 'a.b.weight', and the model has '0.weight', '0.bias', '1.weight' and 5 more"
+    )
+
+
+def test_an_empty_file_is_refused_whatever_may_differ(path):
+    save_file({}, path)
+    assert "it holds nothing, and the model has '0.weight'" in refused(shifted(2), path, allow=("*",))
 
 
 def test_a_count_of_batches_that_the_file_lacks_is_zero(path):
