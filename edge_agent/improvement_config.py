@@ -53,6 +53,12 @@ def check_followed(config: "EdgeConfig") -> None:
             raise ValueError(
                 f"{key} follows evaluations and data.test is left out, so there are none; give it, or do without"
             )
+        training = config.training
+        if key != "training.keep_best" and not (training.evaluate_every_epochs or training.evaluate_every_steps):
+            raise ValueError(
+                f"{key} follows evaluations, and there is none before the end; set training.evaluate_every_epochs or "
+                "training.evaluate_every_steps"
+            )
         check_figure(f"{key}.metric", figure, config)
 
 

@@ -117,6 +117,8 @@ class _Trial:
         self._counting: dict[int, Attributes] = {}
         """Attributes before the first forward, of the blocks that have changed a number in one."""
         self.has_whole_loss = False
+        self._cleared = set[int]()
+        """Ids of the parameters whose gradient a hook has taken away."""
         self.rewriting, self.sparse = list[int](), list[int]()
         """As in `Bound`."""
         self._answered = [chain.gradient_slots(block.index) for block in chain.blocks]
@@ -147,6 +149,12 @@ class _Trial:
             return features
 
         done, _ = tried(lambda: self._learnt(through_blocks))
+        if self._cleared:
+            name = next(name for name, value in self._names.items() if id(value) in self._cleared)
+            raise ModelError(
+                f"a hook takes the gradient of {name!r} away in the backward, as one does that updates by an optimizer of its "
+                "own; training.optimizer updates all that learns, so leave the hook out"
+            )
         if done is None:
             return None
         self._check_own_parameters(done.besides)
@@ -166,7 +174,9 @@ class _Trial:
         gradients, sparse = dict[int, Look](), set[int]()
 
         def look(parameter: Tensor) -> None:
-            assert parameter.grad is not None, "the hook is called after it has come"
+            if parameter.grad is None:
+                self._cleared.add(id(parameter))
+                return
             if parameter.grad.is_sparse:
                 sparse.add(id(parameter))
             gradients[id(parameter)], parameter.grad = look_at(parameter.grad), None

@@ -147,7 +147,7 @@ class Workload:
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
-        self._check_followed()
+        self._check_followed(firsts.get("data.test", first))
         self.bound = check_side_effects(self.chain, self.recipe, first, stashes=config.deployment.backward == "stash")
         """Blocks that not every placement suits."""
         self.one_judge = why_one_judge(
@@ -155,9 +155,9 @@ class Workload:
         )
         """See `why_one_judge`."""
 
-    def _check_followed(self) -> None:
-        """Refuse to follow an accuracy that evaluations do not find. Raises ConfigError."""
-        (output, *others), (labels, *more) = self.chain.outputs, self.labels
+    def _check_followed(self, judged: Batch) -> None:
+        """Refuse to follow an accuracy that evaluations do not find. judged: samples of theirs. Raises ConfigError."""
+        (output, *others), (labels, *more) = self.chain.outputs, specs_of(label_tensors(judged.labels))
         has_classes = not others and not more and len(output.shape) == 2 and len(labels.shape) == 1
         if has_classes and not labels.differentiable:
             return

@@ -56,8 +56,13 @@ def check_schedule(recipe: Recipe, allowed: Allowed | None) -> None:
         return
     load_factory(name, allowed=allowed)
     last = recipe.total_steps - 1
-    for step in dict.fromkeys(last * place // _TRIED_STEPS for place in range(_TRIED_STEPS + 1)):
-        learning_rate(recipe, step)
+    steps = sorted({last * place // _TRIED_STEPS for place in range(_TRIED_STEPS + 1)})
+    rates = {step: learning_rate(recipe, step) for step in steps}
+    if any(learning_rate(recipe, step) != rates[step] for step in reversed(steps)):
+        raise ModelError(
+            f"schedule {name!r} gives another factor for the same step when it is asked again; every worker asks for itself, "
+            "so the step alone may decide"
+        )
 
 
 @lru_cache(maxsize=64)

@@ -15,8 +15,9 @@ from shared.registry.optimizers import OptimizerConfig, spec_of
 from shared.training.optimizers.building import build_optimizer, load_class, takes_weight_decay
 
 _SHAPES = {"matrix": (3, 5), "vector": (4,)}
-_STEPS = 8
-_MOVED_AFTER = 5
+_STEPS = 48
+"""Enough for what an optimizer does every few steps."""
+_MOVED_FROM = 5
 Values = dict[str, dict[str, Tensor]]
 """The tensors of parameters by name: each value, and its state by key."""
 
@@ -52,15 +53,15 @@ def check_optimizer(config: OptimizerConfig, allowed: Allowed | None) -> None:
                 f"{what} updates a parameter otherwise where it has others beside it, so the result would depend on the "
                 "placement; choose one that updates each by itself"
             )
-        if not _same(together, _trained(config, tuple(_SHAPES), moved_after=_MOVED_AFTER)):
+        if not _same(together, _trained(config, tuple(_SHAPES), moved_from=_MOVED_FROM)):
             raise ModelError(
                 f"{what} remembers something besides the tensors in its state, which would be lost where a block moves; "
                 "keep it in state[parameter], as a tensor"
             )
 
 
-def _trained(config: OptimizerConfig, names: Sequence[str], moved_after: int | None = None) -> Values:
-    """Train; returns values and state after some steps. moved_after: the number of steps after which another object goes on."""
+def _trained(config: OptimizerConfig, names: Sequence[str], moved_from: int = _STEPS) -> Values:
+    """Train; returns values and state after some steps. moved_from: the step from which on another object does each."""
     generator = torch.Generator().manual_seed(0)
     gradients = {name: torch.randn(_STEPS, *shape, generator=generator) for name, shape in _SHAPES.items()}
     parameters = {
@@ -73,7 +74,7 @@ def _trained(config: OptimizerConfig, names: Sequence[str], moved_after: int | N
             parameter.grad = gradients[name][step].clone()
         optimizer.step()
         keys.append({name: sorted(optimizer.state[parameter]) for name, parameter in parameters.items()})
-        if step == moved_after:
+        if step >= moved_from:
             moved = build_optimizer(parameters, config)
             for parameter in parameters.values():
                 state = optimizer.state[parameter]

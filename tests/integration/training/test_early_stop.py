@@ -155,6 +155,12 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(flags, said):
         edge_config(*given, *ENDS, *flags)
 
 
+def test_an_end_that_no_evaluation_could_bring_is_refused():
+    for follows in ('training.early_stop={metric="loss"}', 'training.schedule={name="plateau"}'):
+        with pytest.raises(ConfigError, match=r"none before the end; set training\.evaluate_every_epochs or"):
+            edge_config(*MLP, TEST, follows, "training.evaluate_every_epochs=0")
+
+
 async def test_an_accuracy_of_labels_that_are_no_classes_is_refused_before_a_trainer_is_asked():
     flags = [
         *MLP,
@@ -166,6 +172,41 @@ async def test_an_accuracy_of_labels_that_are_no_classes_is_refused_before_a_tra
         await run_training(
             edge_config(*flags, TEST, 'data.collate="tests.integration.training.test_early_stop:one_hot"')
         )
+
+
+@pytest.mark.parametrize("judged", ["digits", "numbers"])
+async def test_an_accuracy_is_followed_by_what_the_labels_of_the_test_set_are(judged):
+    """Mixed labels of training do not matter, and numbers to test on are no classes."""
+    mixed = 'data.batch_transform="tests.integration.training.test_early_stop:softened"'
+    flags = [*MLP, 'data.train={factory="tests.support.samples:FlatDigits"}', "training.max_steps=2"]
+    flags += ['training.early_stop={metric="accuracy"}', "deployment.cut=4", "trainers=[]"]
+    if judged == "digits":
+        result = await run_training(edge_config(*flags, TEST, mixed))
+        assert result.summary.accuracy is not None
+    else:
+        numbers = 'data.test={factory="tests.integration.training.test_early_stop:OneHotDigits"}'
+        with pytest.raises(ConfigError, match="the labels are no class for each sample"):
+            await run_training(edge_config(*flags, numbers))
+
+
+def softened(inputs, labels):
+    """A batch whose labels are shares of classes, as of mixup."""
+    import torch
+
+    return inputs, torch.nn.functional.one_hot(labels, 10).float() * 0.9 + 0.01
+
+
+class OneHotDigits(FlatDigits):
+    """Digits to test on, whose labels are shares of classes."""
+
+    def __init__(self):
+        super().__init__("test")
+
+    def __getitem__(self, index):
+        import torch
+
+        image, label = super().__getitem__(index)
+        return image, torch.nn.functional.one_hot(torch.tensor(label), 10).float()
 
 
 def one_hot(items):

@@ -81,6 +81,19 @@ def hooked_sums() -> nn.Module:
     return net
 
 
+def updating() -> nn.Module:
+    """A chain with a hook that updates a weight by an optimizer of its own, as PyTorch's tutorial has it."""
+    net = between(layer())
+    optimizer = torch.optim.SGD([net[2].weight], lr=0.05)
+
+    def update(_parameter: Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    net[2].weight.register_post_accumulate_grad_hook(update)
+    return net
+
+
 def _halve(parameter: Tensor) -> None:
     assert parameter.grad is not None
     parameter.grad.mul_(0.5)

@@ -61,6 +61,26 @@ class Counting(Signed):
         super().update(weight, state, {**group, "lr": group["lr"] / self.count})
 
 
+class Looking(Signed):
+    """Takes the mean with older weights every fifth step (Lookahead), and keeps these in an attribute."""
+
+    def __init__(self, params, **told):
+        super().__init__(params, **told)
+        self.count, self.slow = 0, {}
+
+    def step(self):
+        """Make one update."""
+        self.count += 1
+        super().step()
+
+    def update(self, weight, state, group):
+        """Update one parameter."""
+        slow = self.slow.setdefault(weight, weight.detach().clone())
+        super().update(weight, state, group)
+        if self.count % 5 == 0:
+            weight.copy_(slow.lerp_(weight, 0.5))
+
+
 class IntSteps(Signed):
     """Keeps a number that is no tensor."""
 

@@ -36,7 +36,7 @@ ROWS = {
         (left("in_a_global", "from_a_global"), "hand it on from block to block"),
         (left("nothing", "by_others_weights"), "hand it on from block to block"),
     ],
-    "computes with what it remembers from batch to batch otherwise than in buffers": [
+    "remembers from batch to batch otherwise than in buffers": [
         (left("by_last_batch"), "keep in buffers what the block remembers"),
         (model(f"{KINDS}:initialised", as_buffer=False), "keep in buffers what the block remembers"),
     ],
@@ -63,6 +63,9 @@ ROWS = {
     "makes or resizes weights or buffers in its first forward": [
         (model(f"{KINDS}:late_buffer"), "'2.mean' as it runs .* let the factory run the module once"),
         (model(f"{KINDS}:lazy"), "let the factory run the module once"),
+    ],
+    "updates weights in its backward": [
+        (model(f"{KINDS}:updating"), "takes the gradient of '2.weight' away .* leave the hook out")
     ],
     "merges adapters in `eval()`": [(model(f"{KINDS}:merging", first=0.1), "merge adapters afterwards")],
     "has sparse gradients, with clipping, weight decay, or other optimizers than sgd and adagrad": [

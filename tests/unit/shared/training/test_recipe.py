@@ -162,6 +162,8 @@ def test_a_function_of_the_users_says_the_factor():
         ("of_a_failure", "failed at step 0 of 40 with ZeroDivisionError"),
         ("of_one_argument", "failed at step 0 of 40 with TypeError"),
         ("of_none", "has no callable 'of_none'"),
+        ("of_chance", "another factor for the same step when it is asked again"),
+        ("of_calls", "another factor for the same step when it is asked again"),
     ],
 )
 def test_a_function_of_the_users_without_a_finite_factor_is_refused(name, says):
