@@ -48,9 +48,10 @@ def arrays(path: str, inputs: str | Sequence[str] = "inputs", labels: str | Sequ
 
 def _read(path: Path, names: Sequence[str]) -> dict[str, Tensor]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} is one array; it must be an .npz, as np.savez writes it")
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} is one array; it must be an .npz, as np.savez writes it")
+        with archive:
             if absent := [name for name in names if name not in archive.files]:
                 raise DataError(f"{path} has no array {absent[0]!r}; it has {', '.join(archive.files[:20])}")
             found = {name: archive[name] for name in names}
@@ -62,8 +63,9 @@ def _read(path: Path, names: Sequence[str]) -> dict[str, Tensor]:
         raise DataError(f"{path}: {told} samples; all arrays need as many, and some")
     tensors = {}
     for name, array in found.items():
+        dtype = np.dtype(np.float32) if array.dtype.kind == "f" and array.dtype.itemsize == 8 else array.dtype
         try:
-            tensors[name] = torch.from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
+            tensors[name] = torch.from_numpy(array.astype(dtype.newbyteorder("="), copy=False))
         except TypeError as error:
             raise DataError(f"{path}: torch has no type for array {name!r}, of {array.dtype}") from error
     return tensors

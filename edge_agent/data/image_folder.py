@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from edge_agent.data.tensors import CropAndFlip, Normalise, Transform
 from shared.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}
 
@@ -54,13 +58,23 @@ class ImageFolder:
                         f"{file} is {image.width} x {image.height} pixels, and {self._files[0][0]} {width} x {height}; "
                         "give size"
                     )
-                picture = image.convert(self._mode)
+                picture = self._in_bytes(file, image).convert(self._mode)
                 if self._scales:
                     picture = picture.resize((width, height), Image.Resampling.BILINEAR)
                 pixels = np.array(picture)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as cause:
             raise DataError(f"{file} is no whole picture: {cause}") from cause
         return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
+
+    def _in_bytes(self, file: Path, image: "Image.Image") -> "Image.Image":
+        """Scale grey of 16 bits to 8, which Pillow cuts off at 255. Raises DataError for numbers with no white of their own."""
+        from PIL import Image
+
+        if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
+            return Image.fromarray(((np.asarray(image, np.int32) + 128) // 257).astype(np.uint8))
+        if image.mode in ("I", "F"):
+            raise DataError(f"{file} has numbers of 32 bits; 8 or 16 can be read")
+        return image
 
     def _size_of(self, file: Path) -> tuple[int, int]:
         from PIL import Image
@@ -103,7 +117,7 @@ def image_folder(
     if (mean is None) != (deviation is None) or {len(one) for one in (mean, deviation) if one is not None} - {channels}:
         raise DataError(f"mean and deviation must both have {channels} numbers, or both be left out")
     place = Path(path).expanduser()
-    names = _classes_in(place) if classes is None else list(classes)
+    names = _classes_in(place) if classes is None else list(map(str, classes))
     files = [(file, number) for number, name in enumerate(names) for file in _pictures_in(place / name)]
     scaled = None if size is None else _height_and_width(size)
     then: Transform = _ToUnit() if mean is None or deviation is None else Normalise(mean, deviation)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from edge_agent.data.labels import labels_of
+from edge_agent.data.labels import NOT_FINITE, labels_of, number_of
 from edge_agent.data.rows import Broken, Chunk, RowsDataset, read_columns
 from edge_agent.data.tensors import TensorDataset
 from shared.errors import DataError
@@ -62,22 +62,17 @@ def _numbers(chunk: Chunk, names: Sequence[str], broken: Broken) -> "np.ndarray[
     for place, name in enumerate(names):
         column = chunk.columns[place]
         try:
+            if isinstance(column[0], str) and "_" in "".join(column):
+                raise ValueError  # one of them is no number, though Python's own reading takes it
             values[:, place] = (
                 column if isinstance(column, np.ndarray) else np.fromiter(map(float, column), np.float64, rows)
             )
         except (ValueError, TypeError):
-            values[:, place] = [_number(cell) for cell in column]
+            values[:, place] = [np.nan if (number := number_of(cell)) is None else number for cell in column]
         if not np.isfinite(values[:, place]).all():
             for row in np.flatnonzero(~np.isfinite(values[:, place])).tolist():
                 cell = column[row]
-                what = "empty" if cell in (None, "") else f"{str(cell)[:40]!r}, which is no finite number"
+                what = "empty" if cell in (None, "") else f"{str(cell)[:40]!r}, {NOT_FINITE}"
                 broken.note(chunk.first + row, f"column {name!r} is {what}")
                 values[row, place] = 0.0
     return values
-
-
-def _number(cell: Any) -> float:
-    try:
-        return float(cell)
-    except (ValueError, TypeError):
-        return float("nan")

@@ -14,6 +14,8 @@ def check_iterated(dataset: Dataset, data: DataConfig, deployment: DeploymentCon
     """
     name = type(dataset).__name__
     if not is_iterated(dataset):
+        if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
+            raise ConfigError(f"{name} can be iterated once only; return an object whose __iter__ begins again")
         if data.steps_per_epoch is not None:
             raise ConfigError(
                 f"data.steps_per_epoch is set, and {name} has a length, so an epoch has all its samples; leave it out"

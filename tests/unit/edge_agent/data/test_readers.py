@@ -111,6 +111,29 @@ def test_pictures_that_are_no_samples_are_named(photos):
     refused(f"{where}/none is no folder; .*", image_folder=str(photos / "none"))
 
 
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+def test_grey_of_sixteen_bits_keeps_its_shades(tmp_path, ending):
+    shades = np.random.default_rng(0).integers(0, 65536, (8, 9), np.uint16)
+    shades[0, :6] = 0, 128, 129, 385, 386, 65535
+    (tmp_path / "xray").mkdir()
+    file = tmp_path / "xray" / f"0.{ending}"
+    Image.fromarray(shades).save(file)
+    expected = torch.from_numpy(np.rint(shades / 257)).float() / 255
+    assert torch.equal(read(image_folder=str(tmp_path), channels=1)[0][0], expected[None])
+    assert torch.equal(read(image_folder=str(tmp_path))[0][0], expected.expand(3, 8, 9))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_a_picture_without_a_white_of_its_own_is_named(tmp_path, kind):
+    (tmp_path / "xray").mkdir()
+    file = tmp_path / "xray" / "0.tif"
+    Image.fromarray(np.full((8, 9), 1000, kind)).save(file)
+    refused(
+        f"sample 0 of ImageFolder cannot be read: {re.escape(str(file))} has numbers of 32 bits; 8 or 16 can be read",
+        image_folder=str(tmp_path),
+    )
+
+
 def write_table(path, rows, header=("height", "kind", "weight")):
     with path.open("w", newline="") as lines:
         csv.writer(lines).writerows([header, *rows])
@@ -194,6 +217,56 @@ def test_rows_that_are_no_samples_are_named_by_file_and_row(tmp_path):
     refused(f"{where}x is no file; it must be a table in CSV or Parquet", table=f"{path}x", label="kind")
 
 
+@pytest.mark.usefixtures("by_rows")
+@pytest.mark.parametrize("cell", ["nan", "inf", "1e40"])
+@pytest.mark.parametrize(("labels", "kind"), [(("0", "2"), torch.int64), (("0.5", "2.5"), torch.float32)])
+def test_a_label_that_is_no_finite_number_is_a_broken_row_and_changes_no_other(tmp_path, cell, labels, kind):
+    path = write_table(tmp_path / "a.csv", [(place, label) for place, label in enumerate((*labels, cell))], ("x", "y"))
+    refused(f"{re.escape(path)}: row 4: column 'y' is '{cell}', which is no finite number", table=path, label="y")
+    batch = first_batch(read(table=path, label="y"), 2, None, Skipping(0, 1))
+    assert (batch.labels.dtype, batch.labels.tolist()) == (kind, [float(label) for label in labels])
+
+
+@pytest.mark.usefixtures("by_rows")
+def test_what_has_underscores_is_a_name_and_no_number(tmp_path):
+    path = write_table(tmp_path / "a.csv", [(1, "1_2"), (2, "12"), (3, "1_2")], ("x", "y"))
+    dataset = read(table=path, label="y")
+    assert (dataset.classes, everything(dataset)[1].tolist()) == (["12", "1_2"], [1, 0, 1])
+    refused(
+        f"{re.escape(path)}: row 2: column 'y' is '1_2', which is no finite number",
+        table=path,
+        label="x",
+        columns=["y"],
+    )
+
+
+@pytest.mark.usefixtures("by_rows")
+def test_classes_that_a_configuration_gives_as_numbers_are_names(tmp_path, photos):
+    path = write_table(tmp_path / "a.csv", [(1, "2"), (2, "0")], ("x", "y"))
+    dataset = read(table=path, label="y", classes=[2, 1, 0])
+    assert (dataset.classes, everything(dataset)[1].tolist()) == (["2", "1", "0"], [0, 2])
+    none = f"{re.escape(path)}: row 3: column 'y' is '0', which is none of 2, 1"
+    refused(none, table=path, label="y", classes=[2, 1])
+    (photos / "cat").rename(photos / "7")
+    assert read(image_folder=str(photos), classes=[7]).classes == ["7"]
+
+
+def test_labels_in_parquet_of_another_type_are_names_and_nan_is_a_broken_row(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    days = [pandas.Timestamp("2020-01-02").date(), pandas.Timestamp("2020-01-01").date()]
+    pandas.DataFrame({"x": [1.0, 2.0], "y": days}).to_parquet(path)
+    dataset = read(table=str(path), label="y")
+    assert (dataset.classes, everything(dataset)[1].tolist()) == (["2020-01-01", "2020-01-02"], [1, 0])
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"x": [1.0, 2.0, 3.0], "y": [0.0, float("nan"), 1.0]}), path)
+    why = "row 3: column 'y' is 'nan', which is no finite number"
+    refused(f"{re.escape(str(path))}: {why}", table=str(path), label="y")
+
+
 def test_other_classes_in_the_test_set_are_refused(tmp_path):
     train = read(table=write_table(tmp_path / "a.csv", [(1, "elm", 2), (1, "oak", 2)]), label="kind")
     few = write_table(tmp_path / "b.csv", [(1, "oak", 2)])
@@ -253,3 +326,17 @@ def test_arrays_are_those_of_the_file(tmp_path):
     np.savez(path, inputs=np.array([{}]), labels=np.arange(1))
     refused(f"{where} cannot be read as an .npz: .*", arrays=path)
     refused(f"{where}x cannot be read as an .npz: .*", arrays=f"{path}x")
+
+
+def test_one_array_is_no_archive_of_arrays(tmp_path):
+    path = str(tmp_path / "one.npy")
+    np.save(path, np.arange(3))
+    refused(f"{re.escape(path)} is one array; it must be an .npz, as np.savez writes it", arrays=path)
+
+
+def test_arrays_of_another_byte_order_are_converted(tmp_path):
+    path, numbers = str(tmp_path / "x.npz"), np.random.default_rng(0).random((5, 3))
+    np.savez(path, inputs=numbers.astype(">f8"), labels=np.arange(5).astype(">i4"))
+    inputs, labels = everything(read(arrays=path))
+    assert torch.equal(inputs, torch.from_numpy(numbers).float())
+    assert labels.tolist() == [0, 1, 2, 3, 4]

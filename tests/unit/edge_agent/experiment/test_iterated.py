@@ -54,3 +54,10 @@ def test_steps_of_an_epoch_are_told_where_there_is_no_length_and_nowhere_else():
         check(FlatDigits(), "data.steps_per_epoch=9")
     check(DigitsInTurn(), "data.steps_per_epoch=9")
     check(FlatDigits())
+
+
+@pytest.mark.parametrize("flags", [(), ("data.steps_per_epoch=9",)])
+def test_what_can_be_iterated_once_only_is_one_sentence(flags):
+    says = "generator can be iterated once only; return an object whose __iter__ begins again"
+    with pytest.raises(ConfigError, match=f"^{re.escape(says)}$"):
+        check((sample for sample in DigitsInTurn()), *flags)
