@@ -9,6 +9,7 @@ import typer
 from edge_agent.late_config import load_edge_config
 from isthmus_entry_points import importing
 from shared.commands.options import ConfigFile, Overrides, one_of
+from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     from edge_agent.config import EdgeConfig
@@ -103,4 +104,6 @@ def _chosen(
         flags.append(f"data.test={data}" if data.startswith("{") else f'data.test={{factory="{data}"}}')
     loaded = load_edge_config(config, flags)
     named = {"train": loaded.data.train, "calibration": loaded.data.calibration}
+    if data in named and named[data] is None:
+        raise ConfigError(f"data.{data} is left out, so there are no samples of it to compute on; give another --data")
     return loaded, named.get(data or "", loaded.data.test)

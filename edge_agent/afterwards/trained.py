@@ -8,7 +8,7 @@ import torch
 
 from edge_agent.config import EdgeConfig
 from edge_agent.data import EvaluationLoader
-from edge_agent.data_config import DataConfig, DatasetConfig
+from edge_agent.data_config import ORDERS, DataConfig, DatasetConfig
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.workload import Workload
 from edge_agent.group_config import GroupSection
@@ -66,7 +66,7 @@ def outputs_of(chain: Chain, recipe: Recipe, inputs: Inputs) -> Features:
 
 def _all_of(dataset: DatasetConfig, data: DataConfig) -> DataConfig:
     steps = data.steps_per_epoch if dataset == data.train else None
-    every = {"drop_last": False, "shard": None, "steps_per_epoch": steps}
+    every = {"drop_last": False, "shard": None, "steps_per_epoch": steps, **dict.fromkeys(ORDERS)}
     return data.model_copy(update={"train": dataset, "test": dataset, **every})
 
 

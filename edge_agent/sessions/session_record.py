@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel, Field, JsonValue, SecretStr, model_validator
 
 from edge_agent.config import EdgeConfig
+from shared.client.config import SYSTEM
 from shared.config import Section
 
 if TYPE_CHECKING:
@@ -82,5 +83,5 @@ def recorded(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return {name: recorded(field) for name, field in value if not isinstance(field, SecretStr)}
     if isinstance(value, Path):
-        return str(value.absolute())
+        return str(value if value == SYSTEM else value.absolute())
     return [recorded(item) for item in value] if isinstance(value, tuple) else value

@@ -168,6 +168,15 @@ class Statistics:
         for name in _SPENT:
             setattr(self, name, getattr(self, name) + totals.get(name, 0))
 
+    def take_back_end(self, *, ends_epoch: bool) -> None:
+        """Take back what the newest row has because the run ended there: the evaluation, and all where no epoch ends there."""
+        last = self.history.pop()
+        if ends_epoch:
+            self.history.append(last._replace(test_loss=None, accuracy=None, metrics={}))
+        elif last.train_loss is not None:
+            self.losses = last.step - (self.history[-1].step if self.history else 0)
+            self.loss_sum = last.train_loss * self.losses
+
     @property
     def edge_blocks(self) -> int:
         """Count the blocks that the device runs or owns; 0 until a session is open."""

@@ -211,6 +211,15 @@ class TrainingLoop:
                 return action
             joined = changed
 
+    def _take_back_end(self) -> None:
+        """Have the history of a longer run be that of one: rows and evaluations of an earlier end are none of it."""
+        rows, experiment = self._statistics.history, self._experiment
+        if rows and not experiment.evaluates_at(step := rows[-1].step):
+            per_epoch = experiment.recipe.steps_per_epoch
+            ends_epoch = 0 < experiment.recipe.boundary_from(step // per_epoch * per_epoch) == step
+            if not ends_epoch or rows[-1].test_loss is not None:
+                self._statistics.take_back_end(ends_epoch=ends_epoch)
+
     def _totals_at(self, step: int) -> dict[str, Any]:
         """Return the totals of this process until a step at which its group goes on: until the last row before it where this
         device was further."""
@@ -380,6 +389,7 @@ class TrainingLoop:
         totals = restored.facts.get("totals", {})
         if self._resumes:
             self._statistics.go_on(totals)
+            self._take_back_end()
         else:
             self._statistics.go_back(totals)
         self._resumes = False

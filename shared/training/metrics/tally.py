@@ -3,12 +3,13 @@
 Where one worker judges all samples, values leave it, and else states, which others merge: sums, and never outputs or labels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pkgutil import resolve_name
 from typing import NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 from shared.bounds import MOST_METRIC_STATE_BYTES
 from shared.errors import IsthmusError, ModelError, ProtocolError
@@ -121,7 +122,10 @@ class Tally:
         with torch.no_grad(), torch.autocast(outputs[0].device.type, enabled=False):
             for name, metric in self._metrics:
                 _tried(name, partial(metric.update, *given))
-                if self._most_bytes is not None and (kept := kept + _bytes(metric)) > self._most_bytes:
+                if (
+                    self._most_bytes is not None
+                    and (kept := kept + _tried(name, partial(_bytes, metric))) > self._most_bytes
+                ):
                     raise ModelError(
                         f"metric {name!r} would keep more than {self._most_bytes} bytes of samples (server.max_tensor_bytes, "
                         "and a sixteenth of server.max_session_bytes)"
@@ -154,8 +158,15 @@ def _named(implementation: str, labels: Labels) -> Metric:
     return metric
 
 
-def _state_file(metric: Metric) -> bytes:
+def _state_of(metric: Metric) -> Mapping[str, Tensor]:
     state = metric.state()
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ModelError("has a state that is no dictionary of tensors, which is what state() must return")
+    return state
+
+
+def _state_file(metric: Metric) -> bytes:
+    state = _state_of(metric)
     if (count := sum(tensor.nbytes for tensor in state.values())) > MOST_METRIC_STATE_BYTES:
         raise ModelError(f"has a state of {count} bytes; at most {MOST_METRIC_STATE_BYTES} go from worker to worker")
     return serialize(state)
@@ -163,7 +174,7 @@ def _state_file(metric: Metric) -> bytes:
 
 def _bytes(metric: Metric) -> int:
     held: int | None = getattr(metric, "held_bytes", None)
-    return sum(tensor.nbytes for tensor in metric.state().values()) if held is None else held
+    return sum(tensor.nbytes for tensor in _state_of(metric).values()) if held is None else held
 
 
 def _tried(name: str, run: Callable[[], T]) -> T:

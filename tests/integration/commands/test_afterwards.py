@@ -105,6 +105,27 @@ async def test_an_evaluation_finds_what_the_run_has_found(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("order", ["sampler", "sample_weights", "batch_sampler"])
+def test_an_order_of_training_does_not_count(tmp_path, order):
+    plain, ordered = MODELS["mlp"], f'data.{order}="tests.integration.commands.test_afterwards:of_training"'
+    trained = Trained(tmp_path, *plain)
+    expected = trained.call("evaluate", "--json")
+    assert (
+        command(agent_app, "evaluate", "--json", f"--set={ordered}", *(f"--set={flag}" for flag in trained.flags))
+        == expected
+    )
+
+
+def of_training(dataset, *_of_epoch):
+    raise AssertionError(f"this is no order of {len(dataset)} samples to test on")
+
+
+def test_samples_that_are_not_named_are_no_others(tmp_path):
+    trained = Trained(tmp_path, *MODELS["mlp"])
+    with pytest.raises(ConfigError, match=r"data\.calibration is left out, so there are no samples of it"):
+        trained.call("evaluate", "--data=calibration")
+
+
 def test_the_samples_can_be_others(tmp_path):
     trained = Trained(tmp_path, *MODELS["mlp"])
     counts = {

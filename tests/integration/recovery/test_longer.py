@@ -164,3 +164,26 @@ async def test_a_trainer_that_keeps_nothing_ends_no_run(tmp_path):
 def test_what_cannot_be_kept_is_refused_in_a_sentence(flags, said):
     with pytest.raises(ConfigError, match=said):
         edge_config(*TRAINING, KEPT, *flags)
+
+
+@pytest.mark.parametrize(
+    ("more", "lengths"),
+    [
+        (["training.evaluate_every_epochs=2", 'training.schedule={name="plateau", patience=0, factor=0.5}'], (1, 3)),
+        (["training.evaluate_every_epochs=1", "training.accumulate_batches=8"], (1, 2)),
+    ],
+    ids=["evaluated at an end that is none", "ended within an epoch"],
+)
+async def test_the_end_of_the_shorter_run_leaves_nothing_in_the_longer_one(more, lengths, tmp_path):
+    rates = 'training.optimizer={name="sgd", learning_rate=0.7, momentum=0.5}'
+    found = {}
+    async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
+        for name, each in (("one", lengths[1:]), ("two", lengths)):
+            flags = [*TRAINING[:-2], rates, *more, KEPT, f"checkpoints.location={tmp_path / name}", "deployment.cut=1"]
+            for count in each:
+                config = edge_config(*flags, epochs(count), f"trainer.address={server.address}")
+                found[name] = await run_training(config, resume=Resume())
+    assert_same_bits(found["one"].module.state_dict(), found["two"].module.state_dict())
+    one, two = (plain_history.of(found[name].history) for name in ("one", "two"))
+    assert [row._replace(train_loss=None) for row in one] == [row._replace(train_loss=None) for row in two]
+    assert [row.train_loss for row in two] == pytest.approx([row.train_loss for row in one])

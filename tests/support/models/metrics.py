@@ -35,6 +35,13 @@ class Spread:
         return self._times * float(ends.max() - ends.min())
 
 
+class Stateless(Spread):
+    """Has a state that is no dictionary."""
+
+    def state(self) -> Tensor:  # type: ignore[override]
+        return torch.zeros(2)
+
+
 class Fails:
     """Fails at the second batch."""
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.sessions.session_record import SessionRecord
+from edge_agent.sessions.session_record import SessionRecord, recorded
 from edge_agent.sessions.stored_session import StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles
 from tests.support.commands import MLP
@@ -59,3 +59,8 @@ def test_listing_sessions_does_not_keep_a_process_from_resuming_one(stored):
         done.set()
         for looker in lookers:
             looker.join()
+
+
+def test_the_authorities_of_the_system_stay_the_systems_in_a_record():
+    config = edge_config(*MLP, "trainer.address=gpu.example.org:50051", "tls.ca=system")
+    assert recorded(config)["tls"]["ca"] == "system"

@@ -181,6 +181,13 @@ def test_a_state_of_too_many_numbers_does_not_leave_its_worker():
         tally.states()
 
 
+def test_a_state_that_is_no_dictionary_of_tensors_is_named():
+    with pytest.raises(ModelError, match=r"Stateless' has a state that is no dictionary of tensors"):
+        counted(metrics(f"{OWN}:Stateless", most_bytes=1000), [drawn("top1")])
+    with pytest.raises(ModelError, match=r"Stateless' has a state that is no dictionary of tensors"):
+        counted(metrics(f"{OWN}:Stateless"), [drawn("top1")]).states()
+
+
 @pytest.mark.parametrize("states", [[[b""]], [[b"\xff" * 40]], [[]], [[b"", b""]]])
 def test_what_is_no_state_is_refused(states):
     with pytest.raises(ProtocolError):
