@@ -65,8 +65,12 @@ class _Chosen(Section):
     @model_validator(mode="after")
     def _keys_suit_the_optimizer(self) -> Self:
         if self.name not in OPTIMIZERS and ":" not in self.name:
-            raise ValueError(f"name is {self.name!r}; it must be one of {', '.join(OPTIMIZERS)}, or {_CLASS}")
-        refuse_unused(self, self.name, {**_OWN_KEYS, self.name: _OWN_KEYS.get(self.name, {"kwargs"})})
+            known = ", ".join(OPTIMIZERS)
+            raise ValueError(f"name is {self.name!r}; it must be one of {known}, or {_CLASS}, as torch.optim:NAdam")
+        if self.name in OPTIMIZERS:
+            refuse_unused(self, self.name, _OWN_KEYS)
+        elif given := self._given_of_known():
+            raise ValueError(f"{self.name} has its arguments in kwargs; say kwargs = {toml_value(given)}")
         check_arguments(f"optimizer {self.name!r}", self.kwargs)
         if (wrong := next(iter(self.kwargs.keys() & _NOT_ARGUMENTS.keys()), None)) is not None:
             raise ValueError(f"kwargs of optimizer {self.name!r} have {wrong}; leave it out, {_NOT_ARGUMENTS[wrong]}")
@@ -74,6 +78,11 @@ class _Chosen(Section):
         if self.clip == "model" and self.clip_norm is None:
             raise ValueError('clip is "model", and there is no norm to clip to; set clip_norm, or leave clip out')
         return self
+
+    def _given_of_known(self) -> dict[str, Any]:
+        """Return the keys, not at their defaults, that registered optimizers alone have."""
+        fields = {key: field for key, field in type(self).model_fields.items() if _having(key)}
+        return {key: value for key, field in fields.items() if (value := getattr(self, key)) != field.default}
 
 
 def _fields() -> dict[str, Any]:

@@ -328,8 +328,12 @@ def test_a_class_that_is_not_allowed_is_refused():
     ("keys", "says"),
     [
         ({"name": "nadam"}, "name is 'nadam'; it must be one of sgd, adam"),
+        ({"name": "NAdam"}, "lion, or package.module:class, as torch.optim:NAdam"),
         ({"kwargs": {"eps": 1.0}}, "sgd has no kwargs, which belongs to package.module:class"),
-        ({"name": "torch.optim:NAdam", "momentum": 0.9}, "torch.optim:NAdam has no momentum"),
+        (
+            {"name": "torch.optim:SGD", "momentum": 0.9, "nesterov": True},
+            "torch.optim:SGD has its arguments in kwargs; say kwargs = { momentum = 0.9, nesterov = true }",
+        ),
         ({"name": "torch.optim:NAdam", "kwargs": {"lr": 0.1}}, "have lr; leave it out, say learning_rate beside it"),
         ({"name": "torch.optim:NAdam", "kwargs": {"fused": True}}, "every device has the same operations"),
         ({"name": "torch.optim:NAdam", "kwargs": {"eps": [0.0] * 10_000}}, "at most 32768 are taken"),
