@@ -24,6 +24,8 @@ MAX_KWARGS_DEPTH = 16
 ALL_LEARN = Learning()
 _GIVEN = "_isthmus_given"
 """The attribute of a parameter that a factory has given."""
+_WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module"}
+"""Types of modules that stand for the one inside, by their names: torch._dynamo, which has one, takes seconds to import."""
 _NO_FILE = "both sides run the factory; let it load a file only where the file is: the trainer gets the edge's weights"
 
 
@@ -37,8 +39,8 @@ def build_model(
 ) -> nn.Module:
     """Make the module that `factory` (`package.module:factory`) returns for `kwargs`, its weights drawn from `seed`.
 
-    Of a module that `torch.compile` has made it is the one inside, because a compiled forward cannot be divided. All of it is
-    in training mode, as a loop's `train()` would have it, whatever the factory has left in which mode.
+    Of a module that `torch.compile` or `nn.DataParallel` has made it is the one inside, because a forward of theirs cannot be
+    divided. All of it is in training mode, as a loop's `train()` would have it, whatever the factory has left in which mode.
     limits: see `bounded_build`. Raises ModelError when the name is not allowed or not there, when the factory
     fails, or returns no module; TooLargeError beyond the limits.
     """
@@ -55,7 +57,7 @@ def build_model(
         raise ModelError(f"factory {factory!r} returned {type(module).__name__}; it must return a torch.nn.Module")
     _check_new(factory, module)
     with foreign_code(failure):
-        return _uncompiled(module).train()
+        return _unwrapped(module).train()
 
 
 def _check_new(factory: str, module: nn.Module) -> None:
@@ -73,10 +75,10 @@ def _check_new(factory: str, module: nn.Module) -> None:
         setattr(value, _GIVEN, True)
 
 
-def _uncompiled(module: nn.Module) -> nn.Module:
-    """Return a module as it was before `torch.compile` or its method `compile()`; those inside it stay compiled."""
-    if type(module).__name__ == "OptimizedModule":  # by its name: torch._dynamo, which has it, takes seconds to import
-        module = module.get_submodule("_orig_mod")
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """Return a module as it was before `torch.compile`, its method `compile()` or `nn.DataParallel`; those inside it stay."""
+    while (inside := _WRAPPERS.get(type(module).__name__)) is not None:
+        module = module.get_submodule(inside)
     module._compiled_call_impl = None
     return module
 

@@ -1,4 +1,4 @@
-"""Models that torch.compile has had: the whole, by either way, and a layer in the middle. Factories take no arguments."""
+"""Models that torch.compile has had: the whole, by either way, and a layer in the middle; and in DataParallel."""
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,16 @@ def compiled_in_place() -> nn.Module:
     model = Straight()
     model.compile()
     return model
+
+
+def parallel() -> nn.Module:
+    """The model in DataParallel."""
+    return nn.DataParallel(Straight())
+
+
+def compiled_parallel() -> nn.Module:
+    """The model in DataParallel, in the wrapper of torch.compile."""
+    return torch.compile(nn.DataParallel(Straight()))
 
 
 def inner_compiled() -> nn.Module:

@@ -1,4 +1,4 @@
-"""Models that torch.compile has had: the module inside is what is divided, and a compiled layer stays compiled."""
+"""Models that torch.compile or DataParallel has had: the module inside is what is divided; a compiled layer stays compiled."""
 
 import pytest
 import torch
@@ -14,11 +14,11 @@ def chain_of(name):
     return build_checked_chain(f"{MODELS}:{name}", {}, 0, torch.randn(3, WIDTH))
 
 
-@pytest.mark.parametrize("name", ["compiled", "compiled_in_place"])
-def test_a_compiled_model_is_divided_as_the_one_inside_under_its_names(name):
-    plain, compiled = chain_of("plain"), chain_of(name)
-    assert [block.name for block in compiled.blocks] == [block.name for block in plain.blocks]
-    ours, theirs = compiled.module.state_dict(), plain.module.state_dict()
+@pytest.mark.parametrize("name", ["compiled", "compiled_in_place", "parallel", "compiled_parallel"])
+def test_a_wrapped_model_is_divided_as_the_one_inside_under_its_names(name):
+    plain, wrapped = chain_of("plain"), chain_of(name)
+    assert [block.name for block in wrapped.blocks] == [block.name for block in plain.blocks]
+    ours, theirs = wrapped.module.state_dict(), plain.module.state_dict()
     assert list(ours) == list(theirs)
     assert all(map(same_bits, ours.values(), theirs.values()))
 
