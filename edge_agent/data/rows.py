@@ -58,7 +58,9 @@ def read_columns(
     rows = _rows_of(path, delimiter)
     header = next(rows, [])
     if not header or not all(header):
-        raise DataError(f"{path}: its first row must name all columns")
+        of_pandas = header[:1] == [""] and all(header[1:])
+        why = "; to_csv(path, index=False) of pandas writes no index, which has no name" if of_pandas else ""
+        raise DataError(f"{path}: its first row must name all columns{why}")
     return header, _of_csv(path, rows, header, _places(path, header, names), delimiter, broken, numbers)
 
 

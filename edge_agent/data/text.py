@@ -36,9 +36,9 @@ def text(
     Raises DataError, naming the file.
     """
     place = Path(path).expanduser()
-    for name, value, least in (("length", length, 1), ("words", words, 1)):
-        if not isinstance(value, int) or value < least:
-            raise DataError(f"{name} is {value}; it must be {least} or more")
+    for name, value in (("length", length), ("words", words)):
+        if not isinstance(value, int) or value < 1:
+            raise DataError(f"{name} is {value!r}; it must be a whole number of 1 or more")
     known = _vocabulary(place if vocabulary is None else Path(vocabulary).expanduser(), column, words, delimiter)
     numbers = {word: number for number, word in enumerate(known, start=UNKNOWN + 1)}
     broken, cells, rows = Broken(place), list[Any](), list[list[int]]()

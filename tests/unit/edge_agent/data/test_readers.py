@@ -267,6 +267,16 @@ def test_labels_in_parquet_of_another_type_are_names_and_nan_is_a_broken_row(tmp
     refused(f"{re.escape(str(path))}: {why}", table=str(path), label="y")
 
 
+@pytest.mark.usefixtures("by_rows")
+def test_the_column_that_pandas_writes_for_its_index_is_named(tmp_path):
+    path = write_table(tmp_path / "a.csv", [(0, 1.5, "oak")], header=("", "height", "kind"))
+    where = f"{re.escape(path)}: its first row must name all columns"
+    refused(
+        rf"{where}; to_csv\(path, index=False\) of pandas writes no index, which has no name", table=path, label="kind"
+    )
+    refused(where, table=write_table(tmp_path / "a.csv", [(1.5, "oak")], header=("height", "")), label="height")
+
+
 def test_other_classes_in_the_test_set_are_refused(tmp_path):
     train = read(table=write_table(tmp_path / "a.csv", [(1, "elm", 2), (1, "oak", 2)]), label="kind")
     few = write_table(tmp_path / "b.csv", [(1, "oak", 2)])
@@ -283,6 +293,8 @@ def test_texts_are_the_numbers_of_their_words(tmp_path):
     path = write_table(tmp_path / "r.csv", reviews, header=("text", "label"))
     known = ["bad", "good", "!", ",", "a", "one", "very"]  # by frequency, then by alphabet
     refused(f"{re.escape(path)}: row 4: column 'text' is empty", text=path, length=4)
+    refused("length is '64'; it must be a whole number of 1 or more", text=path, length="64")
+    refused("words is 0; it must be a whole number of 1 or more", text=path, words=0)
     write_table(tmp_path / "r.csv", [row for row in reviews if row[0]], header=("text", "label"))
     dataset = read(text=path, length=4)
     assert dataset.vocabulary == known
