@@ -162,6 +162,11 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
     bind_run(experiment.run_id)
     if stored is None and (first := experiment.first_weights) is not None:
         _log.info("the weights of a file are loaded", file=str(first.path), **first.described())
+    if experiment.recipe.never_falls:
+        _log.warning(
+            'the learning rate never falls: the run has one epoch, and training.schedule goes by epochs; set every = "step"',
+            schedule=experiment.recipe.schedule.name,
+        )
     events.emit(Prepared(experiment.run_id, config))
     policy = await asyncio.to_thread(policy_of, config)
     is_new = stored is None

@@ -268,6 +268,12 @@ class Recipe(Section):
         return -(-(step + 1 - self.accumulate_batches) // self.steps_per_epoch)
 
     @property
+    def never_falls(self) -> bool:
+        """Tell whether the schedule lowers the rate by epochs, and there is no second one in which it could."""
+        by_epochs = self.schedule.name in ("linear", "cosine") and self.schedule.every == "epoch"
+        return by_epochs and self.total_steps <= self.steps_per_epoch
+
+    @property
     def learning(self) -> Learning:
         """The choice of what learns."""
         return Learning(self.frozen, self.learns, self.frozen_mode)
