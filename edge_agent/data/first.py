@@ -31,6 +31,7 @@ def first_batch(
     ((inputs, labels),) = reader.read([request])
     if skipping is not None:
         skipping.judge(reader.unreadable)
+        skipping.like = reader.kind
     return Batch(0, inputs, labels)
 
 

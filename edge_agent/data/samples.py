@@ -7,6 +7,7 @@ torch, `random` and numpy are seeded before each batch. Which samples a batch ha
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pickle import PicklingError
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -22,7 +23,7 @@ from edge_agent.data.described import one_line
 from edge_agent.data.randomness import drawing, spare_restored
 from edge_agent.data.shared_memory import REMEDY, is_lack_of_room
 from edge_agent.data.skipping import Spares, Unreadable
-from edge_agent.data.stacker import Stacker
+from edge_agent.data.stacker import SampleKind, Stacker
 from edge_agent.data.stream import BatchPlace, Stream, StreamState, is_iterated
 from edge_agent.data.tensors import TensorDataset
 from edge_agent.data.transform import BatchTransform
@@ -137,6 +138,11 @@ class SampleReader:
         self.state = None
         return answer
 
+    @property
+    def kind(self) -> SampleKind | None:
+        """Return the kind of the samples last read here for which others may stand; None where a function makes batches."""
+        return self._batches.kind
+
     def copied_bytes(self, samples: int) -> float:
         """The bytes of so many samples where reading copies rows of tensors in memory, and no more; infinite elsewhere."""
         return self._batches.copied_bytes(samples)
@@ -183,6 +189,8 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
         self._numpys = np.random.MT19937()
         self.name = type(dataset).__name__
         self._stacker = Stacker(self.name)
+        self.kind: SampleKind | None = None
+        """See `SampleReader.kind`."""
 
     def copied_bytes(self, samples: int) -> float:
         """See `SampleReader.copied_bytes`."""
@@ -231,13 +239,16 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
         """Return the samples of a batch, with the indices of those that were read. unreadable: takes those that cannot be."""
         samples = list[Any]()
         indices = request.indices if request.spares is None else request.indices.copy()
+        like = None if request.spares is None else request.spares.like
         for place, index in enumerate(indices):
             if request.spares is None:
                 samples.append(self._sample(index))
             else:
-                sample, indices[place] = request.spares.read(index, self._checked, unreadable)
+                read = partial(self._checked, like=like)
+                (sample, like), indices[place] = request.spares.read(index, read, unreadable)
                 samples.append(sample)
             give_way()  # a block that drops out must not wait for a whole batch to be read
+        self.kind = like
         return samples, indices
 
     def _sample(self, index: int) -> Any:
@@ -247,12 +258,10 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
             what = one_line(error) if isinstance(error, DataError) else f"{type(error).__name__}: {one_line(error)}"
             raise DataError(f"sample {index} of {self.name} cannot be read: {what}") from error
 
-    def _checked(self, index: int) -> Any:
-        """Read a sample for which another one may stand; what would fit no batch cannot be read either."""
+    def _checked(self, index: int, like: SampleKind | None) -> tuple[Any, SampleKind | None]:
+        """Read a sample for which another one may stand; what would fit no batch of this kind cannot be read either."""
         sample = self._sample(index)
-        if self._collate is None:
-            self._stacker.check(sample, index)
-        return sample
+        return sample, self._stacker.kind(sample, index, like) if self._collate is None else None
 
 
 def _tensors_of(dataset: Dataset) -> tuple[Tensor, Tensor] | None:

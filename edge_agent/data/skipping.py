@@ -5,13 +5,16 @@ What stands for a sample is a function of seed, epoch and sample, so it is the s
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import structlog
 from torch import Tensor
 
+from edge_agent.data.stacker import SampleKind
 from shared.errors import DataError
 from shared.model.random_state import derive_seed
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -35,8 +38,10 @@ class Spares:
     epoch: int
     pool: int | Tensor
     """Number of the samples to draw from, or the samples themselves, int64 [N]."""
+    like: SampleKind | None = None
+    """The kind that all samples have; None where the first one of the batch tells it."""
 
-    def read(self, index: int, read: Callable[[int], Any], unreadable: list[Unreadable]) -> tuple[Any, int]:
+    def read(self, index: int, read: Callable[[int], T], unreadable: list[Unreadable]) -> tuple[T, int]:
         """Read a sample, or one that stands for it; return it with its own index. unreadable: takes those that cannot be read.
 
         read: raises DataError for such. Raises that of the last one if none can be read of many.
@@ -64,12 +69,14 @@ class Skipping:
         self._seed = seed
         self._most = most
         self._known = set[int]()
+        self.like: SampleKind | None = None
+        """The kind of the samples, once the first batch has told it."""
         self.by_step: dict[int, int] = {}
         """Number of samples that could not be read, by the step; steps without any are left out."""
 
     def spares(self, epoch: int, pool: int | Tensor) -> Spares:
         """Return what stands for samples of an epoch."""
-        return Spares(self._seed, epoch, pool)
+        return Spares(self._seed, epoch, pool, self.like)
 
     def note(self, step: int, unreadable: list[Unreadable]) -> None:
         """Note the unreadable samples of a step's batch. Raises as `judge`."""

@@ -1,6 +1,6 @@
 """The stacking of samples to a batch, where no function of the user's own makes it, and the judge of each sample."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +10,21 @@ from edge_agent.data.collate import Stacked
 from edge_agent.data.described import keys_of, kind_of, layout_of
 from shared.errors import DataError
 from shared.model.inputs import Inputs, as_inputs, features_of_inputs, names_of_inputs
+from shared.model.spec import TensorSpec
 from shared.training.losses import BatchLabels, label_tensors, widened
+
+
+class SampleKind(NamedTuple):
+    """Kind that the samples of a batch have alike."""
+
+    parts: tuple[str, ...]
+    """Names of the tensors of the inputs, then of the labels."""
+    specs: tuple[TensorSpec, ...]
+    """Shapes and element types of them."""
+
+    def told(self) -> str:
+        """Return it in words."""
+        return ", ".join(f"{part} {layout_of(spec)}" for part, spec in zip(self.parts, self.specs, strict=True))
 
 
 class Stacker:
@@ -24,9 +38,22 @@ class Stacker:
         """Return inputs and labels, each with the samples along the first dimension. Integer labels are int64."""
         return _stacked_at_once(samples) or self._stacked(samples, indices)
 
-    def check(self, sample: Any, index: int) -> None:
-        """Refuse what is no sample by itself."""
-        self._sample(sample, index)
+    def kind(self, sample: Any, index: int, like: SampleKind | None) -> SampleKind:
+        """Return the kind of a sample. Refuse what is no sample by itself, or is of another kind than `like`."""
+        inputs, labels = self._sample(sample, index)
+        kind = SampleKind(
+            tuple(
+                name
+                for what, one in (("input", inputs), ("label", labels))
+                for name in ([f"{what} {part}" for part in keys_of(one)] or [what])
+            ),
+            tuple(map(TensorSpec.of, (*features_of_inputs(inputs), *label_tensors(labels)))),
+        )
+        if like is not None and kind != like:
+            raise DataError(
+                f"sample {index} of {self._name} has {kind.told()}, and the first one has {like.told()}; all must be alike"
+            )
+        return kind
 
     def _stacked(self, samples: list[Any], indices: list[int]) -> Stacked:
         inputs, labels = zip(*map(self._sample, samples, indices), strict=True)

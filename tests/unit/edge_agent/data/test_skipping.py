@@ -104,6 +104,31 @@ def test_the_first_batch_of_all_is_whole():
     assert batch.labels.tolist() == [0, 1, stands_for(2, 0), 3, stands_for(4, 0)]
 
 
+class OddShapes(Holes):
+    """All can be read by themselves; those that were broken have another shape."""
+
+    def __getitem__(self, index):
+        odd = index in (2, 4, 7, 8)
+        return torch.full((1, 2) if odd else (2,), index), index
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_another_sample_stands_for_one_of_another_shape_than_the_first_ones_have(workers):
+    skipping = Skipping(SEED, 4)
+    first = first_batch(OddShapes(), 5, None, skipping, lambda batch: (batch[0].sum(1), batch[1]))
+    assert first.labels.tolist() == [0, 1, stands_for(2, 0), 3, stands_for(4, 0)]
+    read = BatchLoader(OddShapes(), 5, SEED, False, workers, skipping=skipping)
+    assert [number for batch in read.iterate(0, 6) for number in batch.labels.tolist()] == plain_epoch(0) + plain_epoch(
+        1
+    )
+    read.close()
+    few = Skipping(SEED, 3)
+    with pytest.raises(
+        DataError, match=r"the last: sample \d of OddShapes has input int64 of shape \(1, 2\), label int64"
+    ):
+        first_batch(OddShapes(), 12, None, few)
+
+
 def test_what_a_dataset_of_ours_says_is_not_told_as_an_error_of_a_program():
     class Files(Holes):
         def __getitem__(self, index):
