@@ -58,9 +58,11 @@ def number_of(cell: Any) -> int | float | None:
         number = float(cell)
     except (ValueError, TypeError, OverflowError):
         return None
+    if not number.is_integer():
+        return number
     try:
         whole = int(cell)
-    except (ValueError, OverflowError):  # a fraction as text; infinity
+    except ValueError:  # a whole number with a point, as text
         return number
     return whole if whole == number and -(2**63) <= whole < 2**63 else number
 
