@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TRAINING = [*MLP, "training.max_steps=3", "checkpoints.location=none"]
 LIMITED = """
 import os, resource, sys
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a cache that is cut off would fail whoever imports it next
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 os.execv(sys.argv[2], sys.argv[2:])
 """
