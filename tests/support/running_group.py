@@ -1,6 +1,7 @@
 """A group of real processes, some of which tests kill: trainers, and members of which some have flags of their own."""
 
 import re
+import signal
 import subprocess
 import time
 from contextlib import ExitStack
@@ -94,6 +95,23 @@ class Running:
         process = Forked(sides.member, flags, name, planned, self.folder, stderr=subprocess.DEVNULL)
         self.stack.callback(process.kill)
         return process
+
+    def killed_and_back(self, killed, least_step):
+        """Kill the trainer, or the second member, after a checkpoint, and start it again; return the members.
+
+        killed: "trainer" or "member".
+        """
+        trainer, said = self.trainer()
+        members = [self.member(rank) for rank in range(SIZE)]
+        said.first_event("checkpoint of a group", least_step=least_step)
+        victim = trainer if killed == "trainer" else members[1][0]
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        if killed == "trainer":
+            self.trainer()
+        else:
+            members[1] = self.member(1)
+        return members
 
     def leave(self, rank):
         """Have a member leave the group."""

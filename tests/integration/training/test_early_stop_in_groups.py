@@ -129,17 +129,7 @@ def slowly_judging():
 @pytest.mark.parametrize("killed", ["member", "trainer"])
 def test_who_is_killed_before_ends_with_the_others(killed, tmp_path):
     with Running(tmp_path, more=slowly_judging()) as running:
-        trainer, said = running.trainer()
-        members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", least_step=6)
-        victim = trainer if killed == "trainer" else members[1][0]
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-        if killed == "trainer":
-            running.trainer()
-        else:
-            members[1] = running.member(1)
-        assert_ended_early(running, members)
+        assert_ended_early(running, running.killed_and_back(killed, 6))
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 """The average of a group's weights has the bits of torch's, at every member, whoever is killed."""
 
 import asyncio
-import signal
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from isthmus import run_training
@@ -48,6 +48,10 @@ async def test_all_members_have_that_of_one_loop(told, trainers, monkeypatch):
         assert_same_bits(group_state(configs, averages=averages), results[0].module.state_dict())
         assert_same_bits(averages, dict(results[0].average))
     assert_same_bits(dict(results[0].average), dict(results[1].average))
+    weights = results[0].module.state_dict()
+    assert any(not torch.equal(weights[name], value) for name, value in results[0].average.items()), (
+        "no copy of the weights"
+    )
 
 
 @pytest.mark.slow
@@ -55,17 +59,7 @@ async def test_all_members_have_that_of_one_loop(told, trainers, monkeypatch):
 def test_who_is_killed_and_comes_back_has_it_too(killed, tmp_path):
     more = {rank: [EMA, *SLOWLY[rank]] for rank in range(SIZE)}
     with Running(tmp_path, more=more) as running:
-        trainer, said = running.trainer()
-        members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", least_step=20)
-        victim = trainer if killed == "trainer" else members[1][0]
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-        if killed == "trainer":
-            running.trainer()
-        else:
-            members[1] = running.member(1)
-        running.assert_whole(members)
+        running.assert_whole(running.killed_and_back(killed, 20))
         averages = {}
         group_state(running.configs, averages=averages)
         for rank in range(SIZE):

@@ -1,7 +1,6 @@
 """A member of a group keeps the best weights by its own evaluations, whoever is killed."""
 
 import asyncio
-import signal
 
 import pytest
 from safetensors.torch import load_file
@@ -74,17 +73,7 @@ def test_who_is_killed_and_comes_back_has_those_from_before(killed, tmp_path):
     """The weights of the largest loss, which comes early."""
     more = {rank: [*chosen(rank, tmp_path / f"kept-{rank}", mode="max"), *SLOWLY[rank]] for rank in range(SIZE)}
     with Running(tmp_path, more=more) as running:
-        trainer, said = running.trainer()
-        members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", least_step=30)
-        victim = trainer if killed == "trainer" else members[1][0]
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-        if killed == "trainer":
-            running.trainer()
-        else:
-            members[1] = running.member(1)
-        running.assert_whole(members)
+        running.assert_whole(running.killed_and_back(killed, 30))
         for rank in range(SIZE):
             folder = tmp_path / f"member-{rank}"
             best = worst_step(read_history(folder))

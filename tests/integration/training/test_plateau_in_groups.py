@@ -1,7 +1,6 @@
 """A rate that falls in a group is one for all members: it falls as soon as the evaluations of any of them say so."""
 
 import asyncio
-import signal
 from itertools import pairwise
 
 import pytest
@@ -54,14 +53,4 @@ async def test_three_members_end_with_the_weights_of_one_loop_at_the_lowest_rate
 def test_who_is_killed_and_comes_back_has_the_rate_of_the_group(killed, tmp_path):
     more = {rank: [*chosen(rank), *SLOWLY[rank]] for rank in range(SIZE)}
     with Running(tmp_path, more=more) as running:
-        trainer, said = running.trainer()
-        members = [running.member(rank) for rank in range(SIZE)]
-        said.first_event("checkpoint of a group", least_step=20)
-        victim = trainer if killed == "trainer" else members[1][0]
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-        if killed == "trainer":
-            running.trainer()
-        else:
-            members[1] = running.member(1)
-        running.assert_whole(members)
+        running.assert_whole(running.killed_and_back(killed, 20))
