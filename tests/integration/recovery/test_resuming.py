@@ -123,7 +123,8 @@ async def test_what_decides_no_result_may_change(stopped, change):
 )
 async def test_evaluations_that_decide_the_rate_stay_as_they_are(tmp_path, change):
     tested = 'data.test={factory="tests.support.samples:FlatDigits", kwargs={split="test"}}'
-    async with stopped_run(tmp_path, 'training.schedule={name="plateau"}', tested) as flags:
+    followed = ['training.schedule={name="plateau"}', "training.evaluate_every_steps=10"]
+    async with stopped_run(tmp_path, *followed, tested) as flags:
         with pytest.raises(ConfigError, match="cannot go on with other settings"):
             await gone_on(flags, *change)
         await gone_on(flags, 'training.on_nan="warn"')
