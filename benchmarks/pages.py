@@ -101,7 +101,7 @@ def ratios(kind: str, address: str, pairs: int) -> tuple[list[float], list[float
             steps = statistics.median(after - before for (before, _), (after, _) in itertools.pairwise(moments))
             windows.append((steps, (moments[-1][1] - moments[0][1]) / WINDOW_STEPS))
             moments.clear()
-            (is_on.set if len(windows) % 2 else is_on.clear)()
+            (is_on.set if len(windows) % 2 and len(windows) <= 2 * pairs else is_on.clear)()
 
     steps = (WINDOW_STEPS + 1) * (2 * pairs + 1)  # the first window warms up
     try:
