@@ -232,6 +232,15 @@ class EdgeConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _a_record_can_be_repeated(self) -> Self:
+        if self.output.record and self.training.schedule.name == "plateau":
+            raise ValueError(
+                'output.record is true and training.schedule.name is "plateau", which follows evaluations, and a replay makes '
+                "none; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _workers_fit(self) -> Self:
         if self.trainers is not None and self.trainer != TrainerAddressConfig():
             raise ValueError(
@@ -335,6 +344,15 @@ class EdgeConfig(Config):
     @model_validator(mode="after")
     def _followed_figures_are_computed(self) -> Self:
         check_followed(self)
+        return self
+
+    @model_validator(mode="after")
+    def _evaluations_have_samples(self) -> Self:
+        if self.training.evaluate_every_steps is not None and self.data.test is None:
+            raise ValueError(
+                "training.evaluate_every_steps is set and data.test is left out, so there is nothing to evaluate on; give it, "
+                "or leave the other out"
+            )
         return self
 
     @model_validator(mode="after")

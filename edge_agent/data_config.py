@@ -67,10 +67,11 @@ class DataConfig(Section):
     drop_last: bool = True
     """True if the samples at the end of an epoch that do not fill a batch are left out."""
     steps_per_epoch: PositiveInt | None = Field(default=None, examples=[1000])
-    """Steps of an epoch where `train` is only iterated, as torch's IterableDataset. Each epoch begins its iterator again, as
-    does its end within one, and `set_epoch` is called before where it has that. Who goes on within an epoch draws the samples
-    of its earlier steps again, unless the set or its iterator has `state_dict` and `load_state_dict`, of at most 64 KiB as
-    JSON: a copy of the set then loads it. Left out where it has a length."""
+    """Steps of an epoch where `train` is only iterated, as torch's IterableDataset, whose own length does not count. Each
+    epoch begins its iterator again, as does its end within one, and `set_epoch` is called before where it has that. Who goes on
+    within an epoch draws the samples of its earlier steps again, unless the set or its iterator has `state_dict` and
+    `load_state_dict`, of at most 64 KiB as JSON: a copy of the set then loads it. Left out for a set with a length and items,
+    of which an epoch has all."""
     shard: Literal["rank"] | None = Field(default=None, examples=["rank"])
     """Part of the data that a member of a group trains on. "rank" is for members that all have the same data: each step has
     a batch of `group.size` times `batch_size` samples, of which this device takes the part of its rank. Left out, it

@@ -43,10 +43,11 @@ class TrainingConfig(Section):
         },
     )
     """Weights to begin with: a safetensors file or one of torch.save with the model's state dict, an index of shards, or a
-    folder with either. Prefixes of torch.compile, and one that all names have and the model has not, as of DataParallel or
-    Lightning, do not count. Tied weights may stand under one name, and buffers that the state dict leaves out may be there. Of
-    the tensors that `allow` names, as in `model.learns`, those that do not fit come from the seed. With `widen` a file in 16
-    bits fits a model in 32. The optimizer begins with empty state. Left out, all weights are drawn from the seed."""
+    folder with either. Prefixes of torch.compile, and the one before the model's names in the file, as of DataParallel or
+    Lightning, do not count; tensors without that one, as of metrics, are left out. Tied weights may stand under one name, and
+    buffers that the state dict leaves out may be there. Of the tensors that `allow` names, as in `model.learns`, those that do
+    not fit come from the seed. With `widen` a file in 16 bits fits a model in 32. The optimizer begins with empty state. Left
+    out, all weights are drawn from the seed."""
     precision: Precisions = Field(default="fp32", examples=[{"gpu": "bf16"}])
     """Precision of forward passes and of the loss. "fp32" is that of the weights, whatever they are; "bf16" and "fp16" compute
     in bfloat16 or float16 where torch's autocast finds it safe, so most features have half the bytes. Weights stay as they are.

@@ -1,5 +1,6 @@
 """First weights of a model from a file (`training.start_from`): what fits is taken, what may not differ is refused."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,9 +53,10 @@ def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = STAR
 
     The file has every tensor of the module's state dict, with its shape and type, but for those that `start.allow` names. One
     that has several names, as tied weights have, may stand under one of them. Buffers that the state dict leaves out may be
-    there, too. Names count without the prefix of torch.compile, and without one that all of the file have and the model has
-    not, as of torch's parallel models or of a module of Lightning. Raises ConfigError, and changes nothing, for any other file,
-    and for one of which nothing would be taken. named_by: the key or option that names it, with which the error begins.
+    there, too. Names count without the prefix of torch.compile, and without the one that the model's have in the file, as of
+    torch's parallel models or of a module of Lightning; what lacks that one, as a metric, is unused. Raises ConfigError, and
+    changes nothing, for any other file, and for one of which nothing would be taken. named_by: the key or option that names
+    it, with which the error begins.
     """
     try:
         weights = read_weights(start.path)
@@ -64,8 +66,11 @@ def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = STAR
         (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     )
     try:
-        given = _prefix_off(_compiled_off(weights.tensors.items()), targets)
-        may_differ = _differing(start.allow, given.keys() | targets.keys())
+        named = _compiled_off(weights.tensors.items())
+        prefix = _prefix(named, targets)
+        given = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+        besides = [name for name in named if not name.startswith(prefix)]
+        may_differ = _differing(start.allow, {*given, *besides, *targets})
         fitting = {
             name: value for name, value in given.items() if name in targets and _fits(value, targets[name], start)
         }
@@ -92,7 +97,7 @@ def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = STAR
     with torch.no_grad():
         for name, value in fitting.items():
             targets[name].copy_(value)
-    return FirstWeights(start.path, weights.digest, tuple(fitting), tuple(drawn), tuple(unused))
+    return FirstWeights(start.path, weights.digest, tuple(fitting), tuple(drawn), tuple(sorted([*unused, *besides])))
 
 
 class _MisfitError(Exception):
@@ -117,15 +122,21 @@ def _compiled_off(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return found
 
 
-def _prefix_off(given: dict[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the file's tensors without the shortest prefix that all of them have and without which one is the model's."""
-    plain = given
-    while plain and plain.keys().isdisjoint(targets):
-        first, dot, _ = next(iter(plain)).partition(".")
-        if not dot or not all(name.startswith(first + dot) for name in plain):
-            return given
-        plain = {name.removeprefix(first + dot): value for name, value in plain.items()}
-    return plain
+def _prefix(named: Iterable[str], targets: Mapping[str, Tensor]) -> str:
+    """Return what stands before the model's names in a file: of all prefixes the one with the most of them, the shortest of
+    such. It is empty where a name is the model's as it is, or none is with any prefix."""
+    names = list(named)
+    if not targets.keys().isdisjoint(names):
+        return ""
+    starts = ((name, place + 1) for name in names for place, character in enumerate(name) if character == ".")
+    found = Counter(name[:start] for name, start in starts if name[start:] in targets)
+    most = max(found.values(), default=0)
+    shortest, *others = sorted((one for one, count in found.items() if count == most), key=len) or [""]
+    if apart := [one for one in others if not one.startswith(shortest)]:
+        raise _MisfitError(
+            f"names of the model follow both {shortest!r} and {apart[0]!r} in it, so either could be meant; let it have one"
+        )
+    return shortest
 
 
 def _differing(allowed: Sequence[str], names: Iterable[str]) -> set[str]:

@@ -16,7 +16,7 @@ def check_iterated(dataset: Dataset, data: DataConfig, deployment: DeploymentCon
     if not is_iterated(dataset):
         if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
             raise ConfigError(f"{name} can be iterated once only; return an object whose __iter__ begins again")
-        if data.steps_per_epoch is not None:
+        if data.steps_per_epoch is not None and hasattr(dataset, "__len__"):
             raise ConfigError(
                 f"data.steps_per_epoch is set, and {name} has a length, so an epoch has all its samples; leave it out"
             )

@@ -15,6 +15,7 @@ from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.first_weights import START_FROM, load_weights
 from edge_agent.experiment.iterated import check_iterated
 from edge_agent.experiment.judging import why_one_judge
+from edge_agent.experiment.loss_arguments import check_loss_arguments
 from edge_agent.experiment.operations import block_operations
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.side_effects import check_side_effects
@@ -31,7 +32,7 @@ from shared.model.spec import TensorSpec
 from shared.registry.metrics import ACCURACY
 from shared.training import block_state
 from shared.training.losses import check_counted, check_label_count, check_labels, label_tensors, narrowed
-from shared.training.optimizers import Grouping, check_optimizer
+from shared.training.optimizers import Grouping, check_optimizer, check_parameters
 from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Changes, Recipe
 from shared.training.schedule import check_schedule
@@ -130,6 +131,7 @@ class Workload:
         )
         self.chain = self._built(example)
         Grouping(training.optimizer).check(self.chain.module)
+        check_parameters(training.optimizer, self.chain.module)
         check_weights(self.chain.module, self.recipe)
         self.first_weights = (
             None
@@ -147,6 +149,7 @@ class Workload:
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
+        check_loss_arguments(self.chain, self.recipe, first)
         self._check_followed(firsts.get("data.test", first))
         self.bound = check_side_effects(self.chain, self.recipe, first, stashes=config.deployment.backward == "stash")
         """Blocks that not every placement suits."""

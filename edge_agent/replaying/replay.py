@@ -59,10 +59,6 @@ class _Replay:
         placements = [one.placement(len(workload.chain.blocks), workload.batch_size) for one in record.stretches]
         if not placements:
             raise DifferentError("no step was recorded")
-        if workload.recipe.schedule.name == "plateau":
-            raise ConfigError(
-                "schedule plateau follows evaluations, which are not recorded, so a run with it cannot be repeated"
-            )
         if drawn := sorted(
             {name for one in placements for name in one.codecs.values() if codec_by_name(name).spec.stochastic}
         ):

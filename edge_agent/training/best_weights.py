@@ -71,9 +71,14 @@ def best_of(
 ) -> dict[str, Tensor] | None:
     """Return the state dict of the best evaluation; None where none is followed, or none was good. Blocks.
 
-    module: with the weights after `steps`, on the host. Weights that were not kept are None too, and a warning says so.
+    module: with the weights after `steps`, on the host. A warning says that none was good, or that the best are not there.
     """
-    if figure is None or (step := best_step(rows, figure)) is None:
+    if figure is None:
+        return None
+    if (step := best_step(rows, figure)) is None:
+        _log.warning(
+            "no weights are kept as the best, because no evaluation has a number to go by", metric=figure.metric
+        )
         return None
     if step == steps:
         return {name: value.detach().clone() for name, value in module.state_dict().items()}

@@ -35,8 +35,8 @@ class HistoryRow(NamedTuple):
     """Mean loss of the test set; None without an evaluation at this step, as for `accuracy`."""
     accuracy: float | None
     """Share of correct samples of the test set; None, too, if the loss is not of classes."""
-    learning_rate: float
-    """Rate of the last step."""
+    learning_rate: float | None
+    """Rate of the last step; None where it is not known."""
     edge_blocks: int
     """Blocks that the device runs or owns: of two workers on one cut, the cut."""
     staleness: int

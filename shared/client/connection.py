@@ -37,7 +37,8 @@ from shared.transport.rpc.status import error_of
 from shared.transport.stream.packets import Damaged, message_deserializer, undamaged
 
 _log = structlog.get_logger(__name__)
-_UNTRUSTED = ("handshake failed", "Hostname Verification")
+_OTHER_NAME = "Hostname Verification"
+_UNTRUSTED = ("handshake failed", _OTHER_NAME)
 """gRPC's words for a failed TLS handshake, and for another host's certificate."""
 _CONNECTION_FAILURES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED)
 """Statuses of calls that end because the connection itself has failed, or because the trainer has a defect."""
@@ -133,10 +134,8 @@ class TrainerConnection:
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                         why = f": {await self._explain_failure()}"
                         if any(words in why for words in _UNTRUSTED):
-                            raise AccessError(
-                                f"no secure connection to the trainer at {self._shown} "
-                                f"({self._access.tls_section}.ca, {self._access.tls_section}.server_name){why}"
-                            )
+                            distrust = _distrust(why, self._access)
+                            raise AccessError(f"no secure connection to the trainer at {self._shown}: {distrust}")
                     await self.control.wait_for_state_change(state)
         except TimeoutError as cause:
             section = self._access.trainer_section
@@ -273,3 +272,19 @@ class TrainerConnection:
             self._unanswered.clear()
             raise
         self._unanswered.pop(call, None)
+
+
+def _distrust(why: str, access: TrainerAccess) -> str:
+    """Say why a handshake failed, of which gRPC tells in the words of its library, and which key to look at."""
+    section = access.tls_section
+    _, is_judged, said = why.partition("CERTIFICATE_VERIFY_FAILED: ")
+    if is_judged:
+        trusted = f"{section}.ca is {'left out' if access.ca is None else access.ca}"
+        reason = f"its certificate is not trusted: {said.removesuffix(': OK')} ({trusted})"
+    elif _OTHER_NAME in why:
+        reason = f"its certificate is for another name ({section}.server_name)"
+    elif "WRONG_VERSION_NUMBER" in why:
+        reason = f"it does not speak TLS, which [{section}] asks for"
+    else:
+        reason = f"{why.removeprefix(': ')} ([{section}])"
+    return reason + ("; `edge-agent doctor` says what to repair" if access.trainer_section else "")

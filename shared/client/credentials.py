@@ -38,7 +38,7 @@ class TrainerAccess:
     server_name: the name in the trainer's certificate, where it is not the host of the address. token: gives the current token.
     token_broken: whether the token's file cannot be used now; then `token` gives the last good one. tls_section,
     trainer_section: where its TLS and the rest stand in the configuration; empty where nothing is configured. proxy: see
-    `trainer.proxy`.
+    `trainer.proxy`. ca: the file of the authorities that are trusted; None for those of gRPC.
     """
 
     credentials: Callable[[], grpc.ChannelCredentials | None] = _clear_text
@@ -48,6 +48,7 @@ class TrainerAccess:
     tls_section: str = "tls"
     trainer_section: str = "trainer"
     proxy: str | None = None
+    ca: Path | None = None
 
     def channel(self, address: str, options: Options, socket: Path | None = None) -> grpc.aio.Channel:
         """A connection to the trainer at `address`, with the current credentials. socket: leads there, if it is dialled so."""
@@ -100,7 +101,9 @@ def tls_access(tls: ClientTlsConfig, tls_section: str = "tls", trainer_section: 
     """The access without a token. tls_section, trainer_section: see `TrainerAccess`. Raises ConfigError."""
     files = TlsFiles(tls.certificate, tls.key, authorities(tls, tls_section), tls_section)
     credentials = channel_credentials(files) if tls.used else _clear_text
-    return TrainerAccess(credentials, tls.server_name, tls_section=tls_section, trainer_section=trainer_section)
+    return TrainerAccess(
+        credentials, tls.server_name, tls_section=tls_section, trainer_section=trainer_section, ca=files.ca
+    )
 
 
 def trainer_access(trainer: TrainerAddressConfig, tls: ClientTlsConfig) -> TrainerAccess:

@@ -36,6 +36,8 @@ session = onnxruntime.InferenceSession("best.onnx")
 (outputs,) = session.run(None, {session.get_inputs()[0].name: inputs.numpy()})
 print(numpy.abs(outputs - network(inputs).detach().numpy()).max())
 """
+MOST_SECONDS = 600
+"""Time that a stranger is to need for all but the installations."""
 COPIES = {"trainer.toml": ("device", "gpu"), "certificates": ("gpu", "device")}
 """Things that `scp` copies on the page, and between which machines."""
 
@@ -77,13 +79,14 @@ def test_from_a_wheel_to_an_exported_model(tmp_path, capsys, monkeypatch):
             if command.startswith("scp"):
                 copied(command, machines)
             else:
-                where = outside if "pip install" in command or "venv .venv" in command else inside
+                where = outside if installs(command) else inside
                 typed.append((machine, where[machine].type(command)))
     with capsys.disabled():
         print()
         for machine, one in typed:
             print(f"{one.seconds:7.1f} s  {machine:6}  {one.command}")
         print(f"{sum(one.seconds for _, one in typed):7.1f} s  in all, one after the other")
+    assert sum(one.seconds for _, one in typed if not installs(one.command)) <= MOST_SECONDS
     pages, statuses = zip(*map(json.loads, seen), strict=True)
     assert all("<!doctype html>" in page.lower() for page in pages)
     assert {status["model"] for status in statuses} == {"mine:make_net"}
@@ -91,6 +94,11 @@ def test_from_a_wheel_to_an_exported_model(tmp_path, capsys, monkeypatch):
     assert {block["worker"] for block in summary["blocks"]} == {"edge", "trainer"}
     difference = outside["device"].type(f".venv/bin/python -c '{COMPARE}'").output
     assert float(difference.splitlines()[-1]) < 1e-5
+
+
+def installs(command):
+    """Tell whether a command asks an index, whose pace is not ours."""
+    return "pip install" in command or "venv .venv" in command
 
 
 def commands(page: list[Block], address):

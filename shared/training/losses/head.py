@@ -10,7 +10,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from shared.errors import ModelError
+from shared.errors import ConfigError, ModelError
 from shared.factory import Allowed, load_factory
 from shared.model.features import Features, Gradients, specs_of
 from shared.model.spec import TensorSpec, is_differentiable
@@ -62,7 +62,7 @@ class LossHead:
     block, and where the labels are several."""
 
     def __init__(self, loss: LossConfig, allowed: Allowed | None) -> None:
-        """allowed: names of functions that it may be, beside those of `LOSSES`. Raises ModelError."""
+        """allowed: names of functions that it may be, beside those of `LOSSES`. Raises ModelError or ConfigError."""
         self._loss, self._labels = loss, loss.labels
         self._checked: tuple[list[torch.Size], list[tuple[torch.Size, torch.dtype]]] | None = None
         """The shapes of the last outputs, and the shapes and types of the last labels."""
@@ -171,19 +171,20 @@ class LossHead:
 
 
 def _check_function(loss: LossConfig, function: Callable[..., object]) -> None:
-    """Refuse what is no function of the output, the labels and the given arguments. Raises ModelError."""
+    """Refuse what is no function of the output, the labels and the given arguments. Raises ModelError, and ConfigError for the
+    arguments."""
     if isinstance(function, type) or type(function).__module__ == "torch.nn.modules.loss":
         what = "a class" if isinstance(function, type) else "a module of torch.nn"
         raise ModelError(
             f"loss {loss.name!r} is {what}; name a function of the output and the labels, with its arguments beside it, as in "
             'training.loss = { name = "cross_entropy", kwargs = { weight = [1.0, 2.0] } }'
         )
-    if not loss.kwargs:
-        return
     try:
         signature(function).bind(None, None, **loss.kwargs)
     except TypeError as cause:
-        raise ModelError(f"loss {loss.name!r} cannot be called with training.loss.kwargs: {cause}") from cause
+        raise ConfigError(
+            f"loss {loss.name!r} cannot be called with an output, labels and training.loss.kwargs: {cause}"
+        ) from cause
     except ValueError:  # a function of C, which does not say what it takes
         return
 

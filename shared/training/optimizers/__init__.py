@@ -10,7 +10,7 @@ from shared.training.optimizers.building import (
     state_layout,
     update_memory,
 )
-from shared.training.optimizers.trial import check_optimizer
+from shared.training.optimizers.trial import check_optimizer, check_parameters
 
 __all__ = [
     "Grouping",
@@ -18,6 +18,7 @@ __all__ = [
     "StateTensor",
     "build_optimizer",
     "check_optimizer",
+    "check_parameters",
     "check_sparse",
     "optimizer_bytes",
     "state_layout",

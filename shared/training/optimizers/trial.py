@@ -12,7 +12,7 @@ from shared.errors import IsthmusError, ModelError
 from shared.factory import Allowed
 from shared.foreign import described, foreign_code
 from shared.registry.optimizers import OptimizerConfig, spec_of
-from shared.training.optimizers.building import build_optimizer, load_class, takes_weight_decay
+from shared.training.optimizers.building import build_optimizer, load_class, state_layout, takes_weight_decay
 
 _SHAPES = {"matrix": (3, 5), "vector": (4,)}
 _STEPS = 48
@@ -42,22 +42,46 @@ def check_optimizer(config: OptimizerConfig, allowed: Allowed | None) -> None:
             f"{what} cannot update parameters with training.optimizer.kwargs and without a closure: {described(cause)}"
         )
 
+    # One may take matrices alone; where it takes none of these, its training says why.
+    names = tuple(name for name in _SHAPES if _takes(config, name)) or tuple(_SHAPES)
     with foreign_code(refusal):
-        together = _trained(config, tuple(_SHAPES))
+        together = _trained(config, names)
         _check_state(what, together)
         apart: Values = {}
-        for name in _SHAPES:
+        for name in names:
             apart |= _trained(config, (name,))
         if not _same(together, apart):
             raise ModelError(
                 f"{what} updates a parameter otherwise where it has others beside it, so the result would depend on the "
                 "placement; choose one that updates each by itself"
             )
-        if not _same(together, _trained(config, tuple(_SHAPES), moved_from=_MOVED_FROM)):
+        if not _same(together, _trained(config, names, moved_from=_MOVED_FROM)):
             raise ModelError(
                 f"{what} remembers something besides the tensors in its state, which would be lost where a block moves; "
                 "keep it in state[parameter], as a tensor"
             )
+
+
+def check_parameters(config: OptimizerConfig, module: nn.Module) -> None:
+    """Refuse a parameter that learns and that the class of the optimizer does not take. Raises ModelError, which names it."""
+    if spec_of(config).state is not None:
+        return
+    for name, parameter in module.named_parameters():
+        try:
+            state_layout(parameter, config)
+        except ModelError as cause:
+            raise ModelError(
+                f"parameter {name!r} cannot learn: {cause}; name it in model.frozen, choose another optimizer, or name a class "
+                "of your own that updates such parameters in another way"
+            ) from cause
+
+
+def _takes(config: OptimizerConfig, name: str) -> bool:
+    try:
+        state_layout(nn.Parameter(torch.zeros(_SHAPES[name])), config)
+    except ModelError:
+        return False
+    return True
 
 
 def _trained(config: OptimizerConfig, names: Sequence[str], moved_from: int = _STEPS) -> Values:

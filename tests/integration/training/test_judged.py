@@ -165,9 +165,25 @@ def test_what_is_no_list_of_metrics_is_said_before_anything_is_read(metrics, sen
         edge_config(as_toml(metrics))
 
 
-def test_without_a_test_set_there_is_nothing_to_compute_them_of():
-    with pytest.raises(ConfigError, match=r"training.metrics are computed of data.test, which is left out"):
-        edge_config(as_toml(["f1"]), 'data.train={factory="edge_agent.data:digits", kwargs={split="train"}}')
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (
+            as_toml(["f1"]),
+            r"training\.metrics are computed of data\.test, which is left out; give it, or leave them out$",
+        ),
+        (
+            "training.evaluate_every_steps=5",
+            r"training\.evaluate_every_steps is set and data\.test is left out, so there is nothing to evaluate on;",
+        ),
+    ],
+)
+def test_without_a_test_set_there_is_nothing_to_evaluate_on(asked, sentence):
+    alone = 'data.train={factory="edge_agent.data:digits", kwargs={split="train"}}'
+    with pytest.raises(ConfigError, match=sentence):
+        edge_config(asked, alone)
+    edge_config(asked, alone, 'data.test={factory="edge_agent.data:digits", kwargs={split="test"}}')
+    edge_config("training.evaluate_every_epochs=2", alone)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 
 from edge_agent.run import result_writer
 from edge_agent.sessions.resuming import Resume
@@ -79,6 +80,20 @@ async def test_the_last_weights_may_be_the_best(tmp_path):
         result = await run_training(edge_config(*flags, f"trainer.address={server.address}"))
     assert best_of(result.history) == result.summary.best_step == 10
     assert_same_bits(result.module.state_dict(), dict(result.best))
+
+
+async def test_where_no_evaluation_has_a_number_one_warning_says_that_none_are_the_best(tmp_path):
+    out = tmp_path / "out"
+    unknown = 'data.test={factory="tests.support.samples:NotANumber", kwargs={split="test"}}'
+    async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
+        flags = [*TRAINING, BEST, unknown, "training.max_steps=10", f"output.directory={out}"]
+        config = edge_config(*flags, f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}")
+        with capture_logs() as logs:
+            result = await run_training(config, write_result=result_writer(config))
+    assert result.best is result.summary.best_step is None
+    assert not (out / "best.safetensors").exists()
+    told = [(entry["log_level"], entry["metric"]) for entry in logs if "kept as the best" in entry["event"]]
+    assert told == [("warning", "loss")]
 
 
 async def test_weights_with_late_gradients_and_a_lossy_codec_are_those_that_were_evaluated(tmp_path):

@@ -12,6 +12,7 @@ from tests.support.placement_kinds import RANGES
 pytestmark = pytest.mark.usefixtures("one_thread")
 WEIGHTS = [round(0.1 + 0.37 * place, 2) for place in range(10)]
 WEIGHTED = f"training.loss={{kwargs={{weight={WEIGHTS}, label_smoothing=0.1}}}}"
+RATED = '{{name="tests.support.models.losses:rated", kwargs={{rate={0!r}, shares={1}, places=[9,8,7,6,5,4,3,2,1,0]}}}}'
 QUICK = ("labels stay",)
 
 
@@ -34,6 +35,17 @@ async def test_two_workers_equal_one_process_in_sixteen_bits(tmp_path):
             "{kwargs={weight=[1.0, 2.0]}}",
             ExitCode.MODEL,
             "is given weight of 2 numbers, and the model's output is (32, 10); weight must be a list of numbers",
+        ),
+        (RATED.format("high", [1.0] * 10), ExitCode.CONFIG, ":rated' fails with training.loss.kwargs: TypeError: "),
+        (
+            RATED.format(0.5, [1.0]),
+            ExitCode.CONFIG,
+            ":rated' fails with training.loss.kwargs: IndexError: index 9 is out",
+        ),
+        (
+            '"tests.support.models.losses:rated"',
+            ExitCode.CONFIG,
+            "training.loss.kwargs: missing a required argument: 'rate'",
         ),
         ("{kwargs={weight=[inf]}}", ExitCode.CONFIG, "weight of loss 'cross_entropy' has a number that is not finite"),
         ('{name="tests.support.models.losses:WEIGHTED"}', ExitCode.MODEL, "is a module of torch.nn; name a function"),

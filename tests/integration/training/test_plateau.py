@@ -3,9 +3,6 @@
 import pytest
 from safetensors.torch import load_file
 
-from edge_agent.replaying.replay import replay
-from edge_agent.replaying.run_record import read_record
-from edge_agent.run import result_writer
 from isthmus import run_training
 from shared.errors import ConfigError
 from tests.chaos.faults import Fault, Planned
@@ -89,23 +86,13 @@ def test_a_trainer_that_dies_changes_no_rate(calls, tmp_path, expected):
         assert_same_bits(expected[1], load_file(chain.output / "model.safetensors"))
 
 
-async def test_a_recorded_run_is_not_repeated(tmp_path):
-    """Its evaluations are in no record."""
-    more = ["output.record=true", f"output.directory={tmp_path}", "training.max_steps=6", "checkpoints.location=none"]
-    async with running_trainer() as server:
-        config = edge_config(*TRAINING, PLATEAU, *more, f"trainer.address={server.address}")
-        await run_training(config, write_result=result_writer(config))
-    (path,) = tmp_path.glob("*.record.jsonl")
-    with pytest.raises(ConfigError, match="schedule plateau follows evaluations, which are not recorded"):
-        replay(read_record(path), tmp_path / "model.safetensors")
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
         (["data.test=none"], "training.schedule follows evaluations and data.test is left out, so there are none"),
         (['training.schedule={name="plateau", metric="f1"}'], 'schedule.metric is "f1", which is not computed'),
         (['training.schedule={name="plateau", factor=1.0}'], "factor"),
+        (["output.record=true", 'output.directory="results"'], "output.record is true and training.schedule.name is "),
         (
             ["deployment.staleness_correction=prediction"],
             "goes by rates that are known before, and plateau has none",

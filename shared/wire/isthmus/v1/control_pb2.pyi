@@ -987,7 +987,7 @@ class HistoryRow(_message.Message):
     accuracy: _builtins.float
     """Share of the test samples that were right; left out without an evaluation, and where the loss is not of classes."""
     learning_rate: _builtins.float
-    """Rate of the last step."""
+    """Rate of the last step, which may be 0; left out where it is not known."""
     edge_blocks: _builtins.int
     """Blocks that the edge ran or owned."""
     staleness: _builtins.int
@@ -1017,7 +1017,7 @@ class HistoryRow(_message.Message):
         train_loss: _builtins.float | None = ...,
         test_loss: _builtins.float | None = ...,
         accuracy: _builtins.float | None = ...,
-        learning_rate: _builtins.float = ...,
+        learning_rate: _builtins.float | None = ...,
         edge_blocks: _builtins.int = ...,
         staleness: _builtins.int = ...,
         bits: _builtins.int = ...,
@@ -1028,12 +1028,14 @@ class HistoryRow(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         skipped: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_skipped", b"_skipped", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "skipped", b"skipped", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_learning_rate", b"_learning_rate", "_skipped", b"_skipped", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "learning_rate", b"learning_rate", "skipped", b"skipped", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_skipped", b"_skipped", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "bits", b"bits", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "edge_blocks", b"edge_blocks", "epoch", b"epoch", "learning_rate", b"learning_rate", "metrics", b"metrics", "samples", b"samples", "samples_per_second", b"samples_per_second", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "step", b"step", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_learning_rate", b"_learning_rate", "_skipped", b"_skipped", "_test_loss", b"_test_loss", "_train_loss", b"_train_loss", "accuracy", b"accuracy", "bits", b"bits", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "edge_blocks", b"edge_blocks", "epoch", b"epoch", "learning_rate", b"learning_rate", "metrics", b"metrics", "samples", b"samples", "samples_per_second", b"samples_per_second", "seconds", b"seconds", "skipped", b"skipped", "staleness", b"staleness", "step", b"step", "test_loss", b"test_loss", "train_loss", b"train_loss"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
     _WhichOneofReturnType__skipped: _TypeAlias = _typing.Literal["skipped"]  # noqa: Y015
     _WhichOneofArgType__skipped: _TypeAlias = _typing.Literal["_skipped", b"_skipped"]  # noqa: Y015
     _WhichOneofReturnType__test_loss: _TypeAlias = _typing.Literal["test_loss"]  # noqa: Y015
@@ -1042,6 +1044,8 @@ class HistoryRow(_message.Message):
     _WhichOneofArgType__train_loss: _TypeAlias = _typing.Literal["_train_loss", b"_train_loss"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__accuracy) -> _WhichOneofReturnType__accuracy | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__skipped) -> _WhichOneofReturnType__skipped | None: ...
     @_typing.overload

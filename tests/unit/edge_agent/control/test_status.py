@@ -80,6 +80,13 @@ def row_at(step, *, seconds, **figures):
     return HistoryRow(step, 1, step, math.nan, None, None, 0.1, 2, 0, 32, seconds, 1, 1, 1.0)._replace(**figures)
 
 
+def test_a_rate_of_zero_is_told_and_one_that_is_not_known_is_left_out():
+    rows = [row_at(step, seconds=1.0, learning_rate=rate) for step, rate in enumerate((0.1, 0.0, None), 1)]
+    answer = history_answer(rows)
+    assert [row.get("learningRate") for row in json_format.MessageToDict(answer)["rows"]] == [0.1, 0.0, None]
+    assert [row.learning_rate for row in rows_of(answer)] == [0.1, 0.0, None]
+
+
 def alike(row):
     """A row as text: what is no number equals itself."""
     return repr(row._replace(metrics=sorted(row.metrics.items())))

@@ -146,10 +146,41 @@ def test_a_child_named_module_keeps_its_name(path):
     load_weights(ours, StartFromConfig(path=path))
 
 
-def test_a_prefix_that_one_name_lacks_stays(path):
-    weights = {f"model.{name}": value for name, value in shifted(1).state_dict().items()}
-    save_file({**weights, "loss.weight": torch.zeros(2)}, path)
-    assert "holds 'loss.weight', 'model.0.bias', " in refused(shifted(2), path)
+BESIDES = {"loss.weight": torch.zeros(2), "train_accuracy.total": torch.zeros(1), "scale": torch.zeros(1)}
+"""Tensors of a loss, a metric and a module of Lightning around the model."""
+
+
+@pytest.mark.parametrize("prefix", ["model.", "a.net."])
+@pytest.mark.parametrize("allow", [(), ("loss.*",)])
+def test_what_stands_beside_the_model_in_a_file_is_left_out_and_listed(path, prefix, allow):
+    theirs, ours = shifted(1), shifted(2)
+    weights = {f"{prefix}{name}": value for name, value in theirs.state_dict().items()}
+    save_file({**weights, **BESIDES}, path)
+    found = load_weights(ours, StartFromConfig(path=path, allow=allow))
+    assert_same_bits(theirs.state_dict(), ours.state_dict())
+    assert (found.drawn, found.unused) == ((), tuple(sorted(BESIDES)))
+
+
+def test_what_the_model_lacks_with_its_prefix_or_without_any_is_refused(path):
+    weights = shifted(1).state_dict()
+    prefixed = {f"model.{name}": value for name, value in weights.items()}
+    save_file({**prefixed, "model.3.weight": torch.zeros(2), **BESIDES}, path)
+    assert refused(shifted(2), path).startswith("it holds '3.weight', which the model does not have")
+    save_file({**weights, **BESIDES}, path)
+    assert refused(shifted(2), path).startswith("it holds 'loss.weight', 'scale' and 'train_accuracy.total', which")
+    del prefixed["model.2.bias"]
+    save_file({**prefixed, **BESIDES}, path)
+    assert refused(shifted(2), path).startswith("it lacks '2.bias';")
+
+
+def test_a_file_with_the_model_twice_is_refused(path):
+    weights = shifted(1).state_dict()
+    save_file(
+        {f"{prefix}.{name}": value.clone() for prefix in ("model", "ema") for name, value in weights.items()}, path
+    )
+    assert refused(shifted(2), path) == (
+        "names of the model follow both 'ema.' and 'model.' in it, so either could be meant; let it have one"
+    )
 
 
 @pytest.mark.parametrize("allow", [("*",), ("0.*", "1.*", "2.*", "a.*")])

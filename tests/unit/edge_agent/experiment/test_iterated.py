@@ -3,9 +3,11 @@
 import re
 
 import pytest
+import torch
 
+from edge_agent.data import first_batch
 from edge_agent.experiment.iterated import check_iterated
-from shared.errors import ConfigError
+from shared.errors import ConfigError, DataError
 from tests.support.running import edge_config
 from tests.support.samples import DigitsInTurn, FlatDigits
 
@@ -54,6 +56,29 @@ def test_steps_of_an_epoch_are_told_where_there_is_no_length_and_nowhere_else():
         check(FlatDigits(), "data.steps_per_epoch=9")
     check(DigitsInTurn(), "data.steps_per_epoch=9")
     check(FlatDigits())
+
+
+class OfALength(DigitsInTurn):
+    """Knows how many samples it gives."""
+
+    def __len__(self):
+        return 320
+
+
+def test_the_length_of_a_set_that_is_iterated_does_not_count():
+    with pytest.raises(ConfigError, match=r"^OfALength can only be iterated; set data\.steps_per_epoch to the steps"):
+        check(OfALength())
+    check(OfALength(), "data.steps_per_epoch=9")
+
+
+def test_a_set_with_items_and_without_a_length_is_not_said_to_have_one():
+    class Endless:
+        def __getitem__(self, index):
+            return torch.zeros(4), index % 3
+
+    check(Endless(), "data.steps_per_epoch=9")
+    with pytest.raises(DataError, match=r"^Endless is not a dataset; it must have __len__ and __getitem__$"):
+        first_batch(Endless(), 4)
 
 
 @pytest.mark.parametrize("flags", [(), ("data.steps_per_epoch=9",)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from shared.errors import DataError, ModelError
+from shared.errors import ConfigError, DataError, ModelError
 from shared.registry import LOSSES, Labels, LossConfig
 from shared.training.losses import LossHead, counts_of, narrowed, whole_loss, widened
 from tests.support.models.losses import of_class_and_quarters
@@ -174,9 +174,10 @@ def test_a_function_of_the_users_gets_its_arguments_and_lists_of_numbers_as_tens
 LOSSES_OF_OURS = "tests.support.models.losses"
 
 
-@pytest.mark.parametrize("kwargs", [{"rate": 0.5}, {"rate": 0.5, "shares": [1.0], "places": [0], "margin": 1}])
+@pytest.mark.parametrize("kwargs", [{}, {"rate": 0.5}, {"rate": 0.5, "shares": [1.0], "places": [0], "margin": 1}])
 def test_arguments_that_a_function_of_the_users_does_not_take(kwargs):
-    with pytest.raises(ModelError, match=r":rated' cannot be called with training\.loss\.kwargs: .*'(shares|margin)'"):
+    says = r":rated' cannot be called with an output, labels and training\.loss\.kwargs: .*'(rate|shares|margin)'"
+    with pytest.raises(ConfigError, match=says):
         LossHead(LossConfig(name=f"{LOSSES_OF_OURS}:rated", kwargs=kwargs), None)
 
 

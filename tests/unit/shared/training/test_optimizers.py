@@ -20,6 +20,7 @@ from shared.training.optimizers import (
     Grouping,
     build_optimizer,
     check_optimizer,
+    check_parameters,
     check_sparse,
     optimizer_bytes,
     state_layout,
@@ -279,6 +280,7 @@ TORCHS = (
     "RMSprop",
     "Adagrad",
     "Adafactor",
+    "Muon",
 )
 
 
@@ -310,6 +312,17 @@ def test_a_class_that_updates_each_parameter_by_itself_is_taken(name):
 def test_a_class_that_no_block_could_have_by_itself_is_refused(name, more, says):
     with pytest.raises(ModelError, match=says):
         check_optimizer(OptimizerConfig(name=name, **more), None)
+
+
+def test_a_parameter_that_a_class_does_not_take_is_named_with_the_way_out():
+    config = OptimizerConfig(name="torch.optim:Muon")
+    layer = nn.Linear(4, 4)
+    says = r"parameter 'bias' cannot learn: .* of shape \(4,\): ValueError: Muon only supports 2D.*; name it in model\.frozen"
+    with pytest.raises(ModelError, match=says):
+        check_parameters(config, layer)
+    layer.bias.requires_grad_(False)
+    check_parameters(config, layer)
+    check_parameters(OptimizerConfig(name="torch.optim:NAdam"), nn.Linear(4, 4))
 
 
 def test_a_class_that_would_end_the_process_is_refused():
