@@ -139,6 +139,7 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         accumulate_batches=training.accumulate_batches,
         mean=training.mean,
         ema=training.ema,
+        staleness_correction=config.deployment.staleness_correction,
         steps_per_epoch=loader.steps_per_epoch,
         total_steps=total,
     )
@@ -385,11 +386,12 @@ def plain_split(
     order: Iterable[tuple[str, int]],
     crossing: Callable[[int], Crossing],
     samples: Callable[[int], tuple[Tensor, Tensor]],
+    received: Callable[[int, Tensor], Tensor] | None = None,
 ) -> None:
     """Train both sides of a cut in this order of the edge's forwards and backwards, one after the other.
 
     crossing, samples: of each step. Every float that crosses goes through codecs and is compensated by itself, integers go as
-    they are and have no gradient.
+    they are and have no gradient. received: what is received of a step's feature, where not the codec alone decides it.
     """
     edge, cloud = PlainEdge(blocks[:cut], recipe, policy), nn.ModuleList(blocks[cut:]).train()
     optimizer = plain_optimizer(cloud, recipe.optimizer) if cloud else None
@@ -402,7 +404,9 @@ def plain_split(
         up, down = codec_by_name(how.codec), codec_by_name(how.downlink_codec)
         features = tupled(edge.forward(step, inputs, weights_stay=how.staleness == 0))
         arrived = tuple(
-            up.decode(up.encode(feature)).clone().requires_grad_() if feature.is_floating_point() else feature
+            (up.decode(up.encode(feature)).clone() if received is None else received(step, feature)).requires_grad_()
+            if feature.is_floating_point()
+            else feature
             for feature in features
         )
         (output,) = tupled(plain_forward(cloud, recipe.seed, step, tuple(each.clone() for each in arrived), first=cut))

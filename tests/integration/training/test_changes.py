@@ -7,8 +7,10 @@ from edge_agent.data import digits
 from edge_agent.training.events import Placed
 from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, RefusedError
-from tests.support.plain import assert_same_bits
-from tests.support.plain_changed import plain_changed
+from shared.execution.step_scheduler import StepScheduler
+from shared.placement import AGENT
+from tests.support.plain import assert_same_bits, steady_order
+from tests.support.plain_changed import plain_changed, plain_changed_late
 from tests.support.running import Listening, cut_at, edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,6 +50,49 @@ async def test_weights_are_those_of_a_loop_that_keeps_features(more):
         config = edge_config(*FLAGS, *more, f"trainer.address={server.address}")
         result = await run_training(config)
     assert_same_bits(plain_changed(config, {0: CUT}), result.module.state_dict())
+
+
+@pytest.fixture
+def order(monkeypatch):
+    """Record the device's forwards and backwards, in their order."""
+    found, finish = [], StepScheduler.finish
+
+    def noted(steps, work):
+        if steps.worker == AGENT and steps.window.plan.training:
+            found.append((("forward", "backward")[work.segment], work.step))
+        return finish(steps, work)
+
+    monkeypatch.setattr(StepScheduler, "finish", noted)
+    return found
+
+
+@pytest.mark.first_case
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        ([CHANGES], None),
+        ([CHANGES, "deployment.changes_above=0.2", "deployment.staleness_correction=prediction"], None),
+        ([CHANGES, 'deployment.backward="stash"', 'deployment.downlink_codec="uniform8"'], None),
+        (['deployment.changes="uniform4"', 'deployment.codec="fp16"', 'deployment.feedback="literal"'], None),
+        ([CHANGES, "deployment.staleness_correction=prediction"], Fault.DROP),
+    ],
+)
+async def test_late_gradients_come_to_the_weights_of_a_loop_that_keeps_features_and_is_as_late(more, fault, order):
+    learning = [*FLAGS, "model.frozen=[]", 'model.frozen_mode="train"', "deployment.staleness=3"]
+    async with running_trainer() as server:
+        host, _, port = server.address.partition(":")
+        async with Relay(host, int(port)) as relay:
+
+            def progressed(statistics):
+                if fault is not None and statistics.steps in (20, 60):
+                    relay.inject(fault)
+
+            config = edge_config(*learning, *more, f"trainer.address={relay.address}", "link.stall_seconds=1")
+            result = await run_training(config, Listening(progressed))
+    steps = result.summary.steps
+    assert sorted(order) == sorted((what, step) for what in ("backward", "forward") for step in range(steps))
+    assert order != list(steady_order(0, steps, 0)), "no gradient was late, so nothing was compared"
+    assert_same_bits(plain_changed_late(config, order), result.module.state_dict())
 
 
 async def test_a_change_takes_few_bytes_and_a_sample_that_rests_next_to_none():
