@@ -117,6 +117,10 @@ class EdgeCheckpointsConfig(CheckpointsConfig):
     keep_finished: bool = False
     """True if a run's last checkpoint stays at every worker after its end, so that `--resume` with more `training.epochs` goes
     on. This device keeps that of the run that ended last, and trainers keep theirs for `checkpoints.forget_after_days`."""
+    max_recalled_bytes: PositiveInt = 16 * 1024**3
+    """Disk that features may take here where this device has all blocks and computes those that are frozen once a sample
+    (`deployment.recall`): those of a whole data set, with the labels, in the session's folder. A run that would take more is
+    refused."""
     stop_seconds: PositiveFloat = 20.0
     """Maximum time in which a run that is told to stop settles its batches and writes its last checkpoint."""
 

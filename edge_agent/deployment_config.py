@@ -126,7 +126,8 @@ class DeploymentConfig(Section):
     """Sends the feature and the labels of each sample once. The trainer keeps them on its disk, and in later epochs gets the
     numbers of the samples of a step alone; this device then reads no sample and computes no block. For one cut behind blocks
     that are all frozen, with `model.frozen_mode = "eval"`, and samples that are the same whenever they are read. A lossy codec
-    encodes each sample by itself."""
+    encodes each sample by itself. A device that has all blocks keeps features itself, behind the first blocks that are frozen,
+    and computes these once a sample (`checkpoints.max_recalled_bytes`)."""
     changes: Annotated[str, OneOf(codec_names())] | None = Field(default=None, examples=["topk1"])
     """Codec of what has changed of a sample's feature since it was sent last. Where features repeat from epoch to epoch, as in
     fine-tuning without augmentation, that takes few bits; `codec` is then for a sample's first time. Both sides keep the last

@@ -19,7 +19,7 @@ from cloud_trainer.sessions.other_parts import NOTHING, OtherParts
 from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
 from cloud_trainer.sessions.stored_record import SessionOpening, read_record
 from shared.bounds import is_session_id
-from shared.checkpoint import CheckpointName, CheckpointStore, Files, LocalFiles, SessionFolder
+from shared.checkpoint import CheckpointName, CheckpointStore, Files, SessionFolder
 from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
 from shared.runtime.checkpoint_states import load_states
@@ -28,7 +28,6 @@ from shared.training.block_state import BlockTensors
 from shared.training.state_file import serialize
 
 _log = structlog.get_logger(__name__)
-_RECALLED = "recalled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +305,7 @@ class SessionStore:
         """Return the folder for the features that a session may keep, which goes with the session's; None where it has none on
         this machine."""
         folder = self._folder(session_id)
-        files = None if folder is None else folder.files.folder(_RECALLED)
-        return files.path if isinstance(files, LocalFiles) else None
+        return None if folder is None else folder.recalled
 
     async def forget(self, session_id: str) -> None:
         """Remove all data of a session. A failure is a warning."""

@@ -171,7 +171,7 @@ def memory_of(workload: Workload, plan: StepPlan, worker: str) -> Memory:
     learnt = _bytes(_learnt(owned))
     state_bytes = partial(optimizer_bytes, config=config.training.optimizer)
     activations = waiting = 0
-    for stage in stages(placement, worker):
+    for stage in stages(placement, worker, model):
         if not model.answered_slots(stage.first, stage.stop):
             continue  # no backward, so nothing is kept for one
         blocks = chain.blocks[stage.first : stage.stop]

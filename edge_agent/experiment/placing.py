@@ -17,6 +17,7 @@ from edge_agent.experiment.privacy import check_labels_may_leave, permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
+from shared.execution.recalled import kept_bytes
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.placement import (
@@ -30,6 +31,7 @@ from shared.placement import (
     check,
     crossings,
     gradient_crossings,
+    kept_stage,
     load_placement,
     parse_range,
     spread,
@@ -71,10 +73,28 @@ def check_permitted(placement: Placement, workload: Workload, labels_to: frozens
     privacy = workload.config.privacy
     model = workload.facts
     check(placement, model, permissions_of(privacy, labels_to))
+    _check_room_for_features(placement, workload)
     _check_judges(placement, workload)
     workload.bound.check(placement, workload.chain, in_group=workload.config.member is not None)
     receivers = dict.fromkeys(one.receiver for one in crossings(placement, model) if one.cargo is Cargo.LABEL)
     check_labels_may_leave(workload.labels_that_are_inputs, receivers, privacy)
+
+
+def _check_room_for_features(placement: Placement, workload: Workload) -> None:
+    recipe, checkpoints = workload.recipe, workload.config.checkpoints
+    if not recipe.recalls or kept_stage(placement, workload.facts).worker != AGENT:
+        return
+    if checkpoints.location == "none":
+        raise ConfigError(
+            "placement: this device has all blocks and would keep features (deployment.recall), and checkpoints.location is "
+            '"none", so they have no folder; name one'
+        )
+    count = recipe.recalled_samples * kept_bytes(workload.chain, recipe, placement, workload.facts)
+    if count > checkpoints.max_recalled_bytes:
+        raise ConfigError(
+            f"placement: this device has all blocks and would keep {count} bytes of features and labels (deployment.recall); "
+            f"checkpoints.max_recalled_bytes gives {checkpoints.max_recalled_bytes}"
+        )
 
 
 def _check_judges(placement: Placement, workload: Workload) -> None:

@@ -14,6 +14,7 @@ from shared.codec import FeedbackMode
 from shared.errors import NotStoredError, StorageError
 from shared.events import Emit
 from shared.execution.blocks import Method
+from shared.execution.recalled import begin_recall
 from shared.placement import AGENT, PlacementPlan, held_blocks
 from shared.runtime.checkpoint_states import load_block, load_states
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
@@ -35,7 +36,7 @@ class DeviceWorker:
     async def made(cls, state: SessionState, emit: Emit) -> Self:
         """Make one beside the event loop. It computes under the placement in force, from the first step on."""
         experiment, deployment = state.experiment, state.experiment.config.deployment
-        chain, loss = experiment.chain, experiment.recipe.loss
+        chain, loss, folder = experiment.chain, experiment.recipe.loss, state.stored.recall_folder
         setup = WorkerSetup(
             cls.name,
             experiment.held,
@@ -50,6 +51,7 @@ class DeviceWorker:
             lambda labels: check_labels(loss, chain.features[0], chain.outputs_beside(labels), labels),
             emit,
             state.step_log,
+            begin_recall=None if folder is None else partial(begin_recall, chain, experiment.recipe, folder),
         )
         placed = await state.threads.compute.run(PlacedWorker, setup, state.plan, state.first_step)
         placed.start()

@@ -9,6 +9,7 @@ of their own calls them.
 import json
 from collections.abc import Callable, Collection, Iterator, MutableSequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import IO, Any, Self
 
 import structlog
@@ -101,6 +102,11 @@ class StoredSession:
     def change_settings(self, config: EdgeConfig, total_steps: int) -> None:
         """Record the configuration under which the session continues. Raises StorageError."""
         self._change(config=recorded(config), total_steps=total_steps, is_finished=False)
+
+    @property
+    def recall_folder(self) -> Path | None:
+        """Return the folder of the features that this device may keep; None where the session has none."""
+        return None if self._folder is None else self._folder.recalled
 
     @property
     def shared(self) -> CheckpointName | None:

@@ -6,13 +6,16 @@ their own calls them.
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 from shared.checkpoint.documents import seal, unseal
+from shared.checkpoint.files import LocalFiles
 from shared.checkpoint.folders import Files
 from shared.checkpoint.store import CheckpointStore
 
 _RECORD = "session.json"
+_RECALLED = "recalled"
 _TERM = re.compile(r"term-(\d{1,20})", re.ASCII)
 
 
@@ -50,6 +53,12 @@ class SessionFolder:
         for other in others:
             self.files.remove(_name(other))
         return True
+
+    @property
+    def recalled(self) -> Path | None:
+        """Return the folder of the features that the session may keep; None where it has none on this machine."""
+        files = self.files.folder(_RECALLED)
+        return files.path if isinstance(files, LocalFiles) else None
 
     def total_bytes(self) -> int:
         """The size of all that is stored. Raises StorageError."""

@@ -79,7 +79,7 @@ class PlacedBlocks:
         self.passes_no_gradient = False
         """True once a stage to which a gradient came has passed none on, though blocks before it learn."""
         self._stages: dict[Tile, _PlacedStage] = {}
-        for tile in stages(placement, worker):
+        for tile in stages(placement, worker, model):
             stage = Stage(held, tile.first, tile.stop, first_sample=method.first_sample + tile.rows.begin)
             ends_model = tile.stop == placement.blocks
             policy_class = policy_of_stage(method.backward, placement.staleness, ends_model=ends_model)

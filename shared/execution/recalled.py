@@ -1,8 +1,8 @@
-"""The features and labels of samples, kept where they come, so that each crosses once.
+"""The features and labels of samples, kept where they come, so that each crosses once and is computed once.
 
 They lie in a file that memory maps, one record a sample, and are written when they first come. A file is begun anew with every
 placement and after every return to a checkpoint, where the device begins to send them anew, too: both sides know what is here
-by the steps since then, and the file need not outlive its process.
+by the steps since then, and the file need not outlive its process. It is the trainer's, or that of a device with all blocks.
 """
 
 import mmap
@@ -11,21 +11,48 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
 import torch
 from torch import Tensor
 
 from shared.errors import ProtocolError, StorageError
+from shared.execution.crossing_types import CrossingTypes
 from shared.files.private_files import make_folder, open_file
+from shared.model.chain import Chain
 from shared.model.features import Features, FeatureSpecs, Slots
 from shared.model.spec import TensorSpec
+from shared.placement import ModelFacts, Placement, StepPlan, kept_stage
 from shared.training.losses import widened
+from shared.training.recipe import Recipe
 
 FILE = "features"
 """Name of the file."""
+_log = structlog.get_logger(__name__)
+
+
+def kept_feature(
+    chain: Chain, recipe: Recipe, placement: Placement, model: ModelFacts
+) -> tuple[FeatureSpecs, tuple[int, ...]]:
+    """Return the kinds of the tensors of the feature that is kept, slot by slot, and the slots that are. See `kept_stage`."""
+    stage = kept_stage(placement, model)
+    return CrossingTypes(chain, recipe, placement).specs(stage.first), model.read_slots(stage.first, stage.stop)
+
+
+def kept_bytes(chain: Chain, recipe: Recipe, placement: Placement, model: ModelFacts) -> int:
+    """Count the bytes that are kept of one sample, where it is recalled with its labels."""
+    return record_bytes(*kept_feature(chain, recipe, placement, model), recipe.recalled_label_bytes)
+
+
+def begin_recall(chain: Chain, recipe: Recipe, folder: Path, plan: StepPlan, first_step: int) -> "Recalled":
+    """Begin to keep features anew from a step on. folder: for them alone."""
+    feature = kept_feature(chain, recipe, plan.placement, plan.model)
+    recalled = Recalled(folder, recipe.recalled_samples, *feature, recipe.recalled_label_bytes)
+    _log.info("features are kept from this step on", step=first_step, most_bytes=recalled.bytes)
+    return recalled
 
 
 def record_bytes(specs: FeatureSpecs, slots: Sequence[int], label_bytes: int) -> int:
-    """Count the bytes that are kept of one sample. slots: those of the feature that cross."""
+    """Count the bytes that are kept of one sample. slots: those of the feature that are kept."""
     return sum(specs[slot].bytes // specs[slot].shape[0] for slot in slots) + label_bytes
 
 
@@ -35,7 +62,7 @@ class Recalled:
     def __init__(self, folder: Path, samples: int, specs: FeatureSpecs, slots: Sequence[int], label_bytes: int) -> None:
         """folder: for the file alone. It is made, in full size, when the first features come.
 
-        specs: of the feature, slot by slot. slots: those that cross. label_bytes: of one sample.
+        specs: of the feature, slot by slot. slots: those that are kept. label_bytes: of one sample.
         """
         self._path = folder / FILE
         self._specs = specs
@@ -84,7 +111,7 @@ class Recalled:
             self._labels, self._records = labels, self._mapped()
         if labels != self._labels:
             raise ProtocolError("labels came of another shape or type than those of the first samples")
-        rows = [one.reshape(len(numbers), -1).contiguous().view(torch.uint8) for one in columns]
+        rows = [one.cpu().reshape(len(numbers), -1).contiguous().view(torch.uint8) for one in columns]
         self._records.index_copy_(0, numbers, torch.cat(rows, 1))
         self._is_kept[numbers] = True
 

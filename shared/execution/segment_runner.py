@@ -14,6 +14,7 @@ from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learn, PlannedSegment, Sends, Updates
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart
 from shared.execution.step_in_flight import Load, Parcel, StepInFlight
+from shared.execution.step_tensors import StepTensors
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import (
     GROUP,
@@ -135,6 +136,13 @@ class SegmentRunner:
             state.parts[crossing.index, crossing.rows.begin] = load
 
     def _recall(self, state: StepInFlight, stage: Tile) -> None:
+        if not state.fresh:  # the stage before has made them here, and hands them on as it would send them
+            slots = self._plan.model.read_slots(stage.first, stage.stop)
+            for cargo in (Cargo.FEATURE, Cargo.LABEL):
+                load = self._load(state, Crossing(stage.worker, stage.worker, cargo, stage.first, stage.rows, slots))
+                assert isinstance(load, tuple), "both are a tensor a slot"
+                state.fresh[cargo] = load
+            state.tensors, state.labels, state.samples = StepTensors(self._plan.model), [], state.batch_samples
         *labels, numbers = features_of(state.fresh.pop(Cargo.LABEL))
         assert self._blocks.recalled is not None, "there is one wherever a program recalls"
         features, of_all = self._blocks.recalled.take(numbers, state.fresh.pop(Cargo.FEATURE), tuple(labels))

@@ -38,7 +38,7 @@ class StepInFlight:
 
     step: int
     samples: int
-    """Number of samples in the whole batch, or with `numbers` of those whose feature is to be sent."""
+    """Number of samples in the whole batch, or with `numbers` of those whose feature is new, until they are kept here."""
     batch_samples: int
     """Number of samples in the whole batch."""
     has_begun: bool

@@ -66,28 +66,40 @@ class Link(NamedTuple):
     listener: str
 
 
-def stages(placement: Placement, worker: str) -> tuple[Tile, ...]:
+def stages(placement: Placement, worker: str, model: ModelFacts | None = None) -> tuple[Tile, ...]:
     """List the stages of a worker: its tiles, those joined that follow each other on the same samples.
 
     A shared block is a stage of its own, so that its gradient leaves and its weights come while other blocks are computed.
+    model: where it recalls features, a stage begins where they are kept.
     """
     shared = placement.shared_blocks
+    kept = _recalled_block(placement, model) if model is not None and model.recalls else 0
     joined: list[Tile] = []
-    for first, stop, rows in _runs(placement.tiles_of(worker), shared):
+    for first, stop, rows in _runs(placement.tiles_of(worker), shared, kept):
         last = joined[-1] if joined else None
-        if last and last.stop == first and last.rows == rows and shared.isdisjoint((last.first, first)):
+        if last and last.stop == first != kept and last.rows == rows and shared.isdisjoint((last.first, first)):
             first = joined.pop().first
         joined.append(Tile(worker, first, stop, rows))
     return tuple(joined)
 
 
-def _runs(tiles: Iterable[Tile], shared: Collection[int]) -> Iterator[tuple[int, int, Rows]]:
-    """The blocks of tiles as runs, each shared block by itself."""
+def _runs(tiles: Iterable[Tile], shared: Collection[int], kept: int) -> Iterator[tuple[int, int, Rows]]:
+    """The blocks of tiles as runs, each shared block by itself. kept: a block with which a run begins."""
     for tile in tiles:
-        for is_shared, blocks in itertools.groupby(tile.blocks, shared.__contains__):
+        for (is_shared, _), blocks in itertools.groupby(tile.blocks, lambda block: (block in shared, block < kept)):
             run = tuple(blocks)
             for first, stop in [(block, block + 1) for block in run] if is_shared else [(run[0], run[-1] + 1)]:
                 yield first, stop, tile.rows
+
+
+def _recalled_block(placement: Placement, model: ModelFacts) -> int:
+    """The block whose input is recalled: behind the cut, and where one worker has all, behind the blocks that never change."""
+    return placement.tiles_of(placement.holders(placement.blocks - 1)[0].worker)[0].first or model.steady_blocks
+
+
+def kept_stage(placement: Placement, model: ModelFacts) -> Tile:
+    """Return the stage at whose input the features of samples are kept, where they are recalled or changes of them cross."""
+    return stages(placement, placement.holders(placement.blocks - 1)[0].worker, model)[-1]
 
 
 def loss_rows(placement: Placement, worker: str) -> Rows | None:
@@ -107,7 +119,7 @@ def _features(placement: Placement, model: ModelFacts) -> Iterator[Crossing]:
     """Features that stages read and their workers lack, from those that have made them: nobody gets a value that it has."""
     makers = _Makers(placement)
     had: dict[tuple[str, int], list[Rows]] = defaultdict(list)
-    for stage in _all_stages(placement):
+    for stage in _all_stages(placement, model):
         whole = [stage.rows]
         found: dict[tuple[str, Rows], list[int]] = {}
         for slot in model.read_slots(stage.first, stage.stop):
@@ -124,9 +136,9 @@ def _features(placement: Placement, model: ModelFacts) -> Iterator[Crossing]:
             yield Crossing(maker, stage.worker, Cargo.FEATURE, stage.first, rows, tuple(slots))
 
 
-def _all_stages(placement: Placement) -> list[Tile]:
+def _all_stages(placement: Placement, model: ModelFacts) -> list[Tile]:
     """The stages of all workers, by their first blocks and then their samples."""
-    found = [stage for worker in placement.workers for stage in stages(placement, worker)]
+    found = [stage for worker in placement.workers for stage in stages(placement, worker, model)]
     return sorted(found, key=lambda stage: (stage.first, stage.rows.begin))
 
 
@@ -222,7 +234,7 @@ def answers(placement: Placement, model: ModelFacts) -> dict[Tile, list[Answer]]
     Autograd adds the uses of a tensor one after the other, the last first. So on its way, a sum of later uses passes by the
     next earlier stage that uses the tensor several times.
     """
-    everyone = _all_stages(placement)
+    everyone = _all_stages(placement, model)
     makers = _Makers(placement)
     ends = {(stage.worker, block): stage.stop for stage in everyone for block in stage.blocks}
     return {stage: list(_answers_of(stage, model, everyone, makers, ends)) for stage in everyone}

@@ -73,7 +73,8 @@ class ModelFacts:
     samples_ahead: int = 0
     """Steps whose samples and labels may leave before K lets them begin."""
     recalls: bool = False
-    """True if the feature and the labels of a sample cross in the first step that has it, and its number alone later."""
+    """True if the feature and the labels of a sample are kept in the first step that has it, so that where they cross, its
+    number alone crosses later."""
     sends_changes: bool = False
     """True if the feature of a sample crosses in the first step that has it, and what has changed of it later."""
 
@@ -84,6 +85,11 @@ class ModelFacts:
             values = tuple(ValueFacts(index, (index,), returns=index > first) for index in range(count + 1))
             object.__setattr__(self, "values", values)
             object.__setattr__(self, "features", tuple((index,) for index in range(count + 1)))
+
+    @cached_property
+    def steady_blocks(self) -> int:
+        """Number of leading blocks that make the same of a sample in every step; the last block never counts."""
+        return next((index for index, block in enumerate(self.blocks[:-1]) if not block.steady), len(self.blocks) - 1)
 
     @property
     def updated_together(self) -> bool:

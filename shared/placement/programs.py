@@ -38,7 +38,8 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Keep the features and labels that have come for the input of a stage, and take those of all samples of the batch."""
+    """Keep the features and labels that are new at the input of a stage: those that have come, or that the stage before has
+    made. Take those of all samples of the batch."""
 
     stage: Tile
 
@@ -134,7 +135,7 @@ class _Writer:
         # The loss is computed last: its labels go first, beside the first feature.
         yield from self._sent(worker, Cargo.LABEL, last)
         yield from self._sent(worker, Cargo.FEATURE, 0)
-        own = stages(self._placement, worker)
+        own = stages(self._placement, worker, self._model)
         for stage in own:
             yield from self._received(worker, Cargo.FEATURE, stage.first)
             if stage.stop == last:  # so that nothing is waited for between the last block and its backward

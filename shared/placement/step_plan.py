@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from shared.placement.derived import Crossing, answers, first_worker, flow_of, links_of, steps_ahead
+from shared.placement.derived import Crossing, answers, first_worker, flow_of, kept_stage, links_of, steps_ahead
 from shared.placement.facts import ModelFacts
 from shared.placement.norms import norm_crossings, scale_crossings, scaling_worker
 from shared.placement.programs import Program, Receive, Send, programs_of
@@ -83,6 +83,10 @@ class StepPlan:
     def recalls(self) -> bool:
         """Tell whether features are kept where they come, so that each sample's crosses once; see `Recall`."""
         return self.training and self.model.recalls
+
+    def recalls_at(self, worker: str) -> bool:
+        """Tell whether it is this worker that keeps them."""
+        return self.recalls and kept_stage(self.placement, self.model).worker == worker
 
     @property
     def sends_changes(self) -> bool:

@@ -226,34 +226,36 @@ def _types(placement: Placement, model: ModelFacts) -> Iterator[str]:
 
 
 def _recalled(placement: Placement, model: ModelFacts) -> Iterator[str]:
-    """Features of samples are kept at one cut; where they are recalled, every block before it makes the same of a sample in
-    every step."""
+    """Features of samples are kept at one cut, or recalled where one worker has all blocks; where they are recalled, every
+    block before makes the same of a sample in every step."""
     if not model.recalls and not model.sends_changes:
         return
     key, what = ("recall", "features are recalled") if model.recalls else ("changes", "changes of features are sent")
     holders = [[tile.worker for tile in placement.holders(block)] for block in range(placement.blocks)]
     device, trainer, cut = holders[0], holders[-1], holders.count(holders[0])
-    is_cut = device != trainer and holders == [device] * cut + [trainer] * (placement.blocks - cut)
+    is_alone = device == trainer
+    is_cut = (model.recalls or not is_alone) and holders == [device] * cut + [trainer] * (placement.blocks - cut)
     sources = [source.worker for source in placement.sources]
     if model.merged or not is_cut or sources != device or len(trainer) > 1 or placement.shared_blocks:
         yield (
             f"{what} (deployment.{key}), which takes one cut: the first blocks where the samples are, all others on one "
             f"trainer, and no group; set deployment.cut, or leave deployment.{key} out"
         )
-    for block in range(cut if model.recalls else 0):
+    unchanging = 1 if is_alone else cut
+    for block in range(unchanging if model.recalls else 0):
         if not (facts := model.blocks[block]).steady:
             does, mend = "draws random numbers, or keeps statistics", "leave deployment.recall out"
             if facts.trainable:
                 does, mend = "learns", "freeze it by model.frozen"
             yield (
                 f"block {block} ({facts.name}) {does}, so its feature of a sample changes and cannot be recalled "
-                f"(deployment.recall); {mend}, or set deployment.cut to {block or 'fewer blocks'}"
+                f"(deployment.recall); {mend}" + (f", or set deployment.cut to {block}" if block else "")
             )
 
 
 def _enough_samples(placement: Placement, model: ModelFacts) -> Iterator[str]:
     for worker in placement.workers:
-        for stage in stages(placement, worker):
+        for stage in stages(placement, worker, model):
             for block in stage.blocks:
                 least = min(model.blocks[block].min_samples, placement.batch_size)
                 if stage.rows.count < least:

@@ -31,7 +31,7 @@ class WorkerSetup(NamedTuple):
     give: Callable[[Parcel], object] | None = None
     """See `PlacementExecutor`."""
     begin_recall: Callable[[StepPlan, int], Recalled] | None = None
-    """Begins to keep features anew, from a step on; None where no features are kept."""
+    """Begins to keep features anew, from a step on; None where there is no folder for them."""
 
 
 class PlacedWorker:
@@ -114,7 +114,7 @@ class PlacedWorker:
         self, plan: StepPlan, emit: Emit, first_step: int, life: int = 0, tally: Tally | None = None
     ) -> PlacementExecutor:
         setup = self._setup
-        begins = setup.begin_recall if plan.recalls else None
+        begins = setup.begin_recall if plan.recalls_at(setup.worker) else None
         recalled = None if begins is None else begins(plan, first_step)
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method, recalled, tally)
         held = setup.held

@@ -35,6 +35,6 @@ def plain_recalled(config: EdgeConfig, cuts: Mapping[int, int]) -> dict[str, Ten
             kept |= zip(lacking, (codec.decode(codec.encode(one)) for one in made.split(1)), strict=True)
         features, labels = torch.cat([kept[one] for one in wanted]), torch.tensor([dataset[one][1] for one in wanted])
         output = plain_forward(modules[cut:], recipe.seed, batch.step, features, first=cut)
-        plain_loss(recipe.loss, output, labels).backward()
+        (plain_loss(recipe.loss, output, labels) / recipe.accumulate_batches).backward()
         plain_update(clipped, optimizer, recipe, batch.step)
     return {name: tensor.clone() for name, tensor in chain.module.state_dict().items()}

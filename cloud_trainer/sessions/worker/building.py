@@ -14,7 +14,7 @@ from cloud_trainer.sessions.worker.judging import PlacementJudge, read_placement
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
 from shared.execution.blocks import Method
-from shared.execution.recalled import Recalled
+from shared.execution.recalled import Recalled, begin_recall
 from shared.placement import StepPlan, held_blocks
 from shared.registry import POLICIES
 from shared.training.held_blocks import HeldBlocks
@@ -74,5 +74,5 @@ def build_worker(
     active = judge.judged(wanted)
     held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker), precision)
     method = Method(head, request.backward, FeedbackMode(request.feedback), request.group.rank * batch_size, metrics)
-    begin_recall = None if recall_folder is None else partial(judge.begin_recall, recall_folder)
-    return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id), begin_recall)
+    begins = None if recall_folder is None else partial(begin_recall, chain, recipe, recall_folder)
+    return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id), begins)

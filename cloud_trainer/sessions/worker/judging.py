@@ -4,20 +4,15 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-
-import structlog
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement, deployment_at
 from shared.bounds import MOST_WORKERS
 from shared.errors import ConfigError, ProtocolError
-from shared.execution.crossing_types import CrossingTypes
 from shared.execution.model_facts import facts_of
-from shared.execution.recalled import Recalled, record_bytes
+from shared.execution.recalled import kept_bytes
 from shared.model.chain import Chain
-from shared.model.features import FeatureSpecs
 from shared.model.spec import TensorSpec
 from shared.placement import (
     AGENT,
@@ -44,7 +39,6 @@ from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 MAX_DOCUMENT_CHARACTERS = 64 * 1024
-_log = structlog.get_logger(__name__)
 
 
 def read_placement(wanted: pb.Placement, blocks: int, batch_size: int) -> Placement:
@@ -105,27 +99,17 @@ class PlacementJudge:
                 )
             self._check_gradient(placement, one)
             self._check_size(placement, one)
-        if plan.training.recalls:
-            feature, recipe = self._recalled(plan.training), self.recipe
-            each_bytes = record_bytes(*feature, recipe.recalled_label_bytes)
-            self.limits.check_recalled("recall", recipe.recalled_samples, each_bytes)
+        if plan.training.recalls_at(self.worker):
+            self.limits.check_recalled("recall", self.recipe.recalled_samples, self._kept_bytes(placement))
         elif (changes := self.recipe.changes) is not None:
-            self.limits.check_recalled("changes", changes.samples, record_bytes(*self._recalled(plan.training), 0))
+            self.limits.check_recalled("changes", changes.samples, self._kept_bytes(placement))
         uses = Uses(self._batches(plan.training), self._batches(plan.evaluation))
         self.memory.permit(placement.staleness, placement.codecs.values(), uses)
         return ActivePlacement(plan, deployment_at(self.worker, plan), uses)
 
-    def begin_recall(self, folder: Path, plan: StepPlan, first_step: int) -> Recalled:
-        """Begin to keep features anew under a judged placement. folder: for them alone."""
-        recipe = self.recipe
-        recalled = Recalled(folder, recipe.recalled_samples, *self._recalled(plan), recipe.recalled_label_bytes)
-        _log.info("features are kept from this step on", step=first_step, most_bytes=recalled.bytes)
-        return recalled
-
-    def _recalled(self, plan: StepPlan) -> tuple[FeatureSpecs, tuple[int, ...]]:
-        """Return the kinds of the tensors of the feature that is kept, and the slots that cross."""
-        (feature,) = (one for one in plan.crossings if one.cargo is Cargo.FEATURE)
-        return CrossingTypes(self.chain, self.recipe, plan.placement).specs(feature.index), feature.slots
+    def _kept_bytes(self, placement: Placement) -> int:
+        """Count the bytes that are kept of a sample, where any are."""
+        return kept_bytes(self.chain, self.recipe, placement, self.model)
 
     def _batches(self, plan: StepPlan) -> Batches:
         """Count the batches that may be in flight here. Labels are added later."""
@@ -150,7 +134,7 @@ class PlacementJudge:
         before += plan.runs_ahead * sum(forms.of(one).worst_bytes(kept=False) for one in repeated)
         if plan.sends_changes and (changes := self.recipe.changes) is not None:
             # Where steps are computed, and once more in a checkpoint.
-            before += 2 * changes.samples * record_bytes(*self._recalled(plan), 0)
+            before += 2 * changes.samples * self._kept_bytes(plan.placement)
         labels = plan.samples_ahead if any(one.cargo is Cargo.LABEL for one in ahead) else 0
         return Batches(in_flight, each, labels, before)
 

@@ -95,9 +95,12 @@ def keeping(tmp_path):
 
 
 @pytest.mark.first_case
-@pytest.mark.parametrize("codec", ["fp32", "uniform8", pytest.param("uniform4", marks=pytest.mark.slow)])
-async def test_each_feature_is_computed_and_sent_once_and_weights_are_those_of_such_a_loop(tmp_path, codec):
-    flags, sent, seen = [*FLAGS, f'deployment.codec="{codec}"'], {}, list[int]()
+@pytest.mark.parametrize(
+    ("codec", "staleness"), [("fp32", 0), ("uniform8", 3), pytest.param("uniform4", 0, marks=pytest.mark.slow)]
+)
+async def test_each_feature_is_computed_and_sent_once_and_weights_are_those_of_such_a_loop(tmp_path, codec, staleness):
+    flags = [*FLAGS, f'deployment.codec="{codec}"', f"deployment.staleness={staleness}"]
+    sent, seen = {}, list[int]()
     async with running_trainer(keeping(tmp_path)) as server:
         for recall in ([], [RECALL]):
             seen.clear()
@@ -193,7 +196,7 @@ async def test_features_for_which_there_is_no_room_are_refused(tmp_path):
     [
         (['model.frozen_mode="train"'], 'model.frozen_mode is "train"'),
         (['model.frozen=["stem"]'], r"block 1 \(layers.0\) learns"),
-        (["deployment.cut=4"], r"takes one cut"),
+        (["deployment.cut=4", 'model.frozen=["layers.0"]'], r"block 0 \(stem\) learns.*freeze it by model.frozen$"),
         (['output.directory="results"', "output.record=true"], "output.record is true"),
         (
             ["deployment.staleness_correction=prediction", 'training.optimizer={name="adam", learning_rate=0.01}'],

@@ -20,6 +20,8 @@ from shared.placement import (
     StepPlan,
     Tile,
     check,
+    kept_stage,
+    segments,
     two_workers,
 )
 
@@ -68,9 +70,44 @@ def stacked(*bounds: tuple[str, int, int]) -> Placement:
 
 
 @pytest.mark.parametrize(
+    ("blocks", "steady"),
+    [
+        ((FROZEN, FROZEN, LEARNING, FROZEN, LEARNING), 2),
+        ((FROZEN, LEARNING, FROZEN, LEARNING, LEARNING), 1),
+        ((FROZEN,) * 5, 4),
+    ],
+)
+def test_a_worker_that_has_all_blocks_recalls_behind_the_first_that_never_change(blocks, steady):
+    alone, model = stacked((AGENT, 0, 5)), ModelFacts(blocks, recalls=True)
+    check(alone, model, ANYWHERE)
+    plan = StepPlan(alone, model)
+    assert plan.recalls_at(AGENT)
+    frozen, rest = Tile(AGENT, 0, steady, Rows(0, 8)), Tile(AGENT, steady, 5, Rows(0, 8))
+    assert kept_stage(alone, model) == rest
+    program = [one for one in plan.program(AGENT) if isinstance(one, Forward | Recall)]
+    assert program == [Forward(frozen), Recall(rest), Forward(rest)]
+    assert not plan.crossings
+    assert len(segments(plan.program(AGENT))[1]) == 1, "it is done in one go"
+    assert not any(isinstance(one, Recall) for one in StepPlan(alone, model, training=False).program(AGENT))
+    assert [
+        one.stage for one in StepPlan(alone, replace(model, recalls=False)).program(AGENT) if isinstance(one, Forward)
+    ] == [Tile(AGENT, 0, 5, Rows(0, 8))]
+
+
+def test_where_all_blocks_are_on_one_worker_its_first_may_not_change():
+    model = ModelFacts((LEARNING, FROZEN, FROZEN, FROZEN, LEARNING), recalls=True)
+    with pytest.raises(ConfigError, match=r"block 0 \(learning\) learns.*; freeze it by model.frozen$"):
+        check(stacked((AGENT, 0, 5)), model, ANYWHERE)
+
+
+def test_changes_of_features_take_a_trainer():
+    with pytest.raises(ConfigError, match=r"\(deployment.changes\), which takes one cut"):
+        check(stacked((AGENT, 0, 5)), replace(MODEL, recalls=False, sends_changes=True), ANYWHERE)
+
+
+@pytest.mark.parametrize(
     "placement",
     [
-        stacked((AGENT, 0, 5)),
         stacked((AGENT, 0, 1), (GPU, 1, 3), (AGENT, 3, 5)),
         stacked((AGENT, 0, 1), (GPU, 1, 2), ("far", 2, 5)),
         replace(stacked((GPU, 0, 5)), workers=(AGENT, GPU)),
