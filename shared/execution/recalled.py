@@ -116,11 +116,10 @@ class Recalled:
         self._is_kept[numbers] = True
 
     def _recalled(self, numbers: Tensor) -> tuple[Slots, Features]:
-        records, begin = self._records.index_select(0, numbers), 0
-        columns: list[Tensor] = []
+        begin, columns = 0, list[Tensor]()
         for spec in (*(self._specs[slot] for slot in self._slots), *self._labels):
             width = spec.bytes // spec.shape[0]
-            column = records[:, begin : begin + width].clone(memory_format=torch.contiguous_format)
+            column = self._records[:, begin : begin + width].index_select(0, numbers)
             columns.append(column.view(spec.dtype).view(len(numbers), *spec.shape[1:]))
             begin += width
         by_slot = dict(zip(self._slots, columns, strict=False))
