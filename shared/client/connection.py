@@ -151,8 +151,11 @@ class TrainerConnection:
             await check(b"", wait_for_ready=False)
         except grpc.aio.AioRpcError as failure:
             why = one_line((failure.details() or "").rpartition("last error: ")[2])
-            closed = "; does it want TLS, or a certificate from an authority that it trusts ([tls])?"
-            return why + (closed if why.endswith("Socket closed") else "")
+            if why.endswith("Socket closed"):
+                keys = f"[{self._access.tls_section}]"
+                why = f"it ends the connection, as one does that wants TLS or a certificate which it trusts ({keys})"
+                return why + _doctor(self._access)
+            return why
         return "a moment later it did"
 
     async def close(self) -> None:
@@ -287,4 +290,9 @@ def _distrust(why: str, access: TrainerAccess) -> str:
         reason = f"it does not speak TLS, which [{section}] asks for"
     else:
         reason = f"{why.removeprefix(': ')} ([{section}])"
-    return reason + ("; `edge-agent doctor` says what to repair" if access.trainer_section else "")
+    return reason + _doctor(access)
+
+
+def _doctor(access: TrainerAccess) -> str:
+    """Name the command that looks into it, where a device dials."""
+    return "; `edge-agent doctor` says what to repair" if access.trainer_section else ""

@@ -8,7 +8,7 @@ import pytest
 
 from cloud_trainer.control.certificates import Identity, issue, make_authority
 from edge_agent.run import run_training
-from shared.errors import AccessError
+from shared.errors import AccessError, UnreachableError
 from tests.support.peers.strangers import SERVER
 from tests.support.running import GIVE_UP_AT_ONCE, edge_config, running_trainer
 
@@ -73,3 +73,24 @@ async def test_a_trainer_without_encryption_is_told_with_the_section_that_asks_f
     async with running_trainer() as server:
         said = await refusal_of(server.address, "tls.enabled=true")
     assert said == "it does not speak TLS, which [tls] asks for" + DOCTOR
+
+
+@pytest.mark.parametrize("shown", [None, "stranger"])
+async def test_a_trainer_that_wants_another_certificate_is_told_by_what_it_does(shown, files):
+    issue(make_authority("somebody's", 1), Identity("edge"), 1).write(files / "stranger.pem", files / "stranger.key")
+    wanting = [
+        f"tls.certificate={files / 'right.pem'}",
+        f"tls.key={files / 'right.key'}",
+        f"tls.ca={files / 'ours.pem'}",
+    ]
+    own = [] if shown is None else [f"tls.certificate={files / shown}.pem", f"tls.key={files / shown}.key"]
+    async with running_trainer(*wanting) as server:
+        given = [
+            f"trainer.address={server.address}",
+            f"tls.ca={files / 'ours.pem'}",
+            "trainer.connect_timeout_seconds=1",
+        ]
+        with pytest.raises(UnreachableError) as refused:
+            await run_training(edge_config(*given, *own, GIVE_UP_AT_ONCE))
+    said = ": it ends the connection, as one does that wants TLS or a certificate which it trusts ([tls])" + DOCTOR
+    assert str(refused.value).endswith(said)

@@ -307,7 +307,7 @@ async def test_what_the_agent_says_when_it_is_a_stranger_and_that_no_token_is_wr
         flags = agent_flags(door, tmp_path, door.tokens["all-but-train"])
         said += await fails(ExitCode.REFUSED, "OpenSession needs a token with the scope train", flags=flags)
         in_clear_text = ["trainer.connect_timeout_seconds=2"]
-        said += await fails(ExitCode.UNREACHABLE, "within 2 s", "does it want TLS, or a cert", flags=in_clear_text)
+        said += await fails(ExitCode.UNREACHABLE, "within 2 s", "as one does that wants TLS", flags=in_clear_text)
     assert "call refused" in log.getvalue()
     for token in (secret, *door.tokens.values()):
         assert token not in log.getvalue() + said
