@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.events import BeganAgain, Evaluated, RolledBack, RowAdded, SessionOpened
-from edge_agent.training.history import HistoryFile, HistoryRow, totals_until
+from edge_agent.training.events import BeganAgain, Ended, Evaluated, RolledBack, RowAdded, SessionOpened
+from edge_agent.training.history import HistoryFile, HistoryRow
 from edge_agent.training.open_run import OpenedSession
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.step_figures import StepFigure
 from shared.concurrency.threads import WorkerThread
 from shared.events import Events
+from shared.events.worker import Computed
 from shared.registry import codec_bits
 from shared.training.schedule import learning_rate
 
@@ -25,6 +27,7 @@ class HistoryKeeper:
     def __init__(self, statistics: Statistics, directory: Path | None, events: Events) -> None:
         """directory: of the results; without one there is no file."""
         self._statistics = statistics
+        self._directory = directory
         self._file = None if directory is None else HistoryFile(directory)
         self._disk: WorkerThread | None = None
         """The thread that writes the file; None before the first session."""
@@ -35,9 +38,23 @@ class HistoryKeeper:
         self._may_be_back = False
         """True until a member of a group has begun in this process: it may have rows of an earlier one."""
         events.subscribe(SessionOpened, lambda event: self._begin(event.run.session))
+        events.subscribe(Computed, self._note_computed)
         events.subscribe(Evaluated, self._add)
         events.subscribe(RolledBack, lambda event: self._go_back(event.step))
         events.subscribe(BeganAgain, lambda _event: self._go_back(0))
+        events.subscribe(Ended, lambda _event: self._statistics.of_steps.end())
+
+    def note_step(self, step: int, loss: float, samples: int) -> None:
+        """Note the figures of a step for a member of a group that comes back to one between two rows."""
+        assert self._experiment is not None, "a session is open"
+        skipping = self._experiment.loader.skipping
+        skipped = 0 if skipping is None else skipping.by_step.get(step, 0)
+        self._statistics.of_steps.note(step, StepFigure(loss, samples, skipped))
+
+    def _note_computed(self, event: Computed) -> None:
+        """Note a loss before the gradients of its step leave: should this process be killed, the others may go on with them."""
+        if event.loss is not None:
+            self.note_step(event.step, event.loss.loss, event.loss.samples)
 
     def end_epoch(self) -> None:
         """Add the row of an epoch; if an evaluation follows, its row is that of the epoch."""
@@ -48,7 +65,9 @@ class HistoryKeeper:
             self._add(None)
 
     def _begin(self, session: OpenedSession) -> None:
-        self._may_be_back |= self._experiment is None and session.experiment.config.member is not None
+        if self._experiment is None and session.experiment.config.member is not None:
+            self._may_be_back = True
+            self._statistics.of_steps.keep(self._directory)
         self._experiment, self._disk = session.experiment, session.threads.disk
         self._look_ahead(0)
 
@@ -100,13 +119,15 @@ class HistoryKeeper:
 
     def _go_back(self, step: int) -> None:
         """Take away the rows of steps that come once more. A member of a group that is back has those of its file before."""
+        statistics = self._statistics
         if self._may_be_back and self._file is not None:
-            self._statistics.go_on(totals_until(step, self._file.unfinished()))
+            statistics.go_on(statistics.totals_at(step, self._file.unfinished()))
         self._may_be_back = False
-        rows = self._statistics.history
+        statistics.of_steps.forget_from(step)
+        rows = statistics.history
         if self._experiment is not None:
             self._look_ahead(step)
-        self._statistics.history = [row for row in rows if row.step <= step]
+        statistics.history = [row for row in rows if row.step <= step]
         if rows:
             self._show()
 

@@ -235,6 +235,7 @@ class RunObserver:
         """T3, and the time since the step before."""
         self._metrics.steps.value += 1
         self._metrics.samples.value += event.samples
+        self._history.note_step(event.step, event.loss, event.samples)
         done_seconds, statistics = time.monotonic(), self._statistics
         if self._step_done_seconds is None:
             self._overlap.forget()

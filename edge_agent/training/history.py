@@ -123,15 +123,6 @@ class HistoryFile:
             self._directory = None
 
 
-def totals_until(step: int, rows: Iterable[HistoryRow]) -> dict[str, Any]:
-    """Return the totals of a run, as `Statistics` has them, with the rows up to a step."""
-    kept = [row for row in rows if row.step <= step]
-    if not kept:
-        return {}
-    totals = {name: getattr(kept[-1], name) for name in ("seconds", "samples", "bytes_up", "bytes_down")}
-    return {**totals, "history": kept}
-
-
 def _is_finished(directory: Path) -> bool:
     """Tell whether the history belongs to the result of a finished run, which is written after the last of its rows."""
     path, summary = directory / HISTORY, directory / SUMMARY

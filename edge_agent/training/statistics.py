@@ -6,12 +6,13 @@ says how many steps it has and when it begins, and takes up the figures of a che
 
 import time
 from collections import deque
-from collections.abc import Mapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from edge_agent.training.events import Activity
 from edge_agent.training.history import HistoryRow
+from edge_agent.training.step_figures import StepFigures
 from shared.placement import Deployment
 from shared.telemetry.step_series import Distribution
 
@@ -110,6 +111,8 @@ class Statistics:
     loss_sum: float = 0.0
     losses: int = 0
     """Sum of the losses of the steps since the newest row, and their number."""
+    of_steps: StepFigures = field(default_factory=StepFigures)
+    """Figures of the newest steps one by one, of a member of a group."""
     staleness: int = 0
     """Staleness of the gradient that was applied last."""
     bytes_up: int = 0
@@ -153,6 +156,21 @@ class Statistics:
         """Return the figures of the whole run until now, as JSON, for a checkpoint of this moment."""
         figures = {name: getattr(self, name) for name in (*_SPENT, *_REACHED)}
         return {"seconds": self.seconds, **figures, "history": list(self.history)}
+
+    def totals_at(self, step: int, rows: Iterable[HistoryRow]) -> dict[str, Any]:
+        """Return the figures of a group's member at a step, by these rows up to it, and by those of the steps since."""
+        kept, first = [row for row in rows if row.step <= step], 0
+        totals: dict[str, Any] = {"samples": 0, "skipped": None if self.skipped is None else 0}
+        if kept:
+            names = ("seconds", "samples", "skipped", "bytes_up", "bytes_down")
+            first, totals = kept[-1].step, {name: getattr(kept[-1], name) for name in names}
+        figures, loss_sum = list(self.of_steps.between(first, step)), 0.0
+        for figure in figures:
+            loss_sum += figure.loss
+        totals["samples"] += sum(figure.samples for figure in figures)
+        if totals["skipped"] is not None:
+            totals["skipped"] += sum(figure.skipped for figure in figures)
+        return {**totals, "history": kept, "loss_sum": loss_sum, "losses": len(figures)}
 
     def go_back(self, totals: Mapping[str, Any]) -> None:
         """Continue from a checkpoint with these totals. Costs since then stay counted."""

@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import structlog
 from torch import Tensor
@@ -36,7 +35,6 @@ from edge_agent.training.events import (
     RolledBack,
 )
 from edge_agent.training.group_exit import GroupExit
-from edge_agent.training.history import totals_until
 from edge_agent.training.improvement import ends_early, rate_drops
 from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
@@ -194,7 +192,9 @@ class TrainingLoop:
                 with self._activity.during(Activity.JOINING):
                     done = self._statistics.steps
                     step = await begin_in_group(self._session, self._worker, has_trained=done > 0)
-                facts = {"totals": self._totals_at(step)}
+                statistics = self._statistics
+                totals = statistics.totals() if done == step else statistics.totals_at(step, statistics.history)
+                facts = {"totals": totals}
                 joined, self._is_unseated = Restored(joined.tickets, step, facts, is_replanned=False), False
             if isinstance(joined, Restored):
                 await self._restart(joined)
@@ -219,12 +219,6 @@ class TrainingLoop:
             ends_epoch = 0 < experiment.recipe.boundary_from(step // per_epoch * per_epoch) == step
             if not ends_epoch or rows[-1].test_loss is not None:
                 self._statistics.take_back_end(ends_epoch=ends_epoch)
-
-    def _totals_at(self, step: int) -> dict[str, Any]:
-        """Return the totals of this process until a step at which its group goes on: until the last row before it where this
-        device was further."""
-        totals = self._statistics.totals()
-        return totals if self._statistics.steps == step else totals_until(step, totals["history"])
 
     def _may_change(self) -> bool:
         """Tell whether the placement may change at a boundary. Each lasts for a step at least, except during a pause."""

@@ -1,10 +1,14 @@
 """The events of one worker's steps and links."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shared.events.dispatcher import Event
 from shared.transport.stream.framing import WireTensor
 from shared.wire.isthmus.v1.link_pb2 import StepDone
+
+if TYPE_CHECKING:
+    from shared.training.losses import BatchLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,8 @@ class Computed(Event):
     """Name of the work, as "forward" or "backward, update"."""
     start_seconds: float
     end_seconds: float
+    loss: "BatchLoss | None" = None
+    """Loss of this worker's part, once it is computed. What the segment sends has not left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ class InProcessSession:
             for steps in self._judges.values():
                 while (work := steps.next_work()) is not None:
                     under_way += steps.run(work)
-                    if (loss := steps.finish(work)) is not None:
+                    if (loss := steps.finish(work)) is not None and work.ends_step:
                         losses.append(loss)
             if not under_way:
                 return whole_loss(losses)
@@ -361,7 +361,7 @@ class InProcessSession:
     def _do(self, steps: StepScheduler, work: Work) -> None:
         for one in steps.run(work):
             self._deliver(one)
-        if (loss := steps.finish(work)) is not None:
+        if (loss := steps.finish(work)) is not None and work.ends_step:
             self._losses[work.step].append(loss)
 
     def _deliver(self, one: Parcel) -> None:

@@ -215,7 +215,7 @@ class StepScheduler:
         return self._runner.run(state, self._segments[work.segment], state.arrived.pop(work.segment, {}))
 
     def finish(self, work: Work) -> BatchLoss | None:
-        """A piece of work has been run. Returns the loss of this worker's part once the step is done here."""
+        """A piece of work has been run. Returns the loss of this worker's part, once it is computed."""
         state = self._steps[work.step]
         state.done.add(work.segment)
         state.next_segments.remove(work.segment)
@@ -228,9 +228,8 @@ class StepScheduler:
             self._window.answer(work.step)
         if work.segment in self._clearing and self._clearing <= state.done:
             self._window.clear(work.step)
-        if len(state.done) < len(self._segments):
-            return None
-        self._end(work.step)
+        if len(state.done) == len(self._segments):
+            self._end(work.step)
         return state.loss
 
     def _await_weights(self, step: int, samples: int, order: Order) -> None:

@@ -89,7 +89,7 @@ class SegmentDone(NamedTuple):
     ended_seconds: float
     ends_step: bool
     loss: BatchLoss | None
-    """Loss of this worker's part, once it has done the step."""
+    """Loss of this worker's part, once it is computed."""
     staleness: int
     """Number of steps that had begun here since this one, before another could in its place."""
     segment: int

@@ -248,9 +248,8 @@ class PlacementExecutor:
             self._order.note(result.segment)
         seconds = result.ended_seconds - result.started_seconds
         self._costs.setdefault(result.step, _Cost(result.started_seconds)).seconds += seconds
-        self._emit(
-            events.Computed(result.step, result.segment, result.what, result.started_seconds, result.ended_seconds)
-        )
+        began, ended = result.started_seconds, result.ended_seconds
+        self._emit(events.Computed(result.step, result.segment, result.what, began, ended, result.loss))
         if result.outgoing:
             self._send(result.outgoing)
         if result.ends_step:

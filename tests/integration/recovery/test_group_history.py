@@ -1,0 +1,75 @@
+"""The rows of a group's member are those of an undisturbed group, whoever is killed between two of them."""
+
+import asyncio
+import signal
+
+import pytest
+
+from edge_agent.training.history import read_history
+from isthmus import run_training
+from tests.support import plain_history
+from tests.support.group_flags import SHARD, group_of, member
+from tests.support.running import running_trainer
+from tests.support.running_group import SIZE, SLOWLY, STEPS, Running
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+
+
+def evaluating(rank):
+    tested = f'data.test={{factory="tests.support.samples:SomeDigits", kwargs={{rank={rank}}}}}'
+    return [tested, "training.evaluate_every_steps=10"]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The rows of each member of a group that nothing disturbs."""
+
+    async def rows():
+        async with running_trainer(*group_of(SIZE)) as server:
+            more = [SHARD, "compute.threads=1", f"training.max_steps={STEPS}"]
+            configs = [member(rank, server, size=SIZE, more=[*more, *evaluating(rank)]) for rank in range(SIZE)]
+            return [result.history for result in await asyncio.gather(*map(run_training, configs))]
+
+    found = [plain_history.of(history) for history in asyncio.run(rows())]
+    assert [row.step for row in found[0]] == [10, 20, 22, 30, 40]
+    return found
+
+
+def assert_rows(running, members, expected):
+    running.assert_whole(members)
+    for rank, rows in enumerate(expected):
+        folder = running.folder / f"member-{rank}"
+        assert plain_history.of(read_history(folder)) == rows
+        assert not [path for path in folder.iterdir() if path.name.startswith(".")], (
+            "nothing is left for another process"
+        )
+
+
+def slowly_evaluating():
+    return {rank: [*evaluating(rank), *SLOWLY[rank]] for rank in range(SIZE)}
+
+
+@pytest.mark.parametrize(
+    ("point", "nth"),
+    [
+        ("shared.execution.blocks:PlacedBlocks.learn", 14),
+        ("shared.runtime.block_form:BlockForm.encode", 50),
+        ("shared.execution.blocks:PlacedBlocks.take_weights", 55),
+        ("edge_agent.observability.history_keeper:HistoryKeeper._add", 2),
+        ("edge_agent.observability.history_keeper:HistoryKeeper._show", 2),
+    ],
+)
+def test_a_killed_member_that_comes_back_has_the_losses_and_samples_of_all_steps(point, nth, tmp_path, expected):
+    """Before it has the loss of a step, while its gradients leave, once others have gone on with them, and at an evaluation."""
+    with Running(tmp_path, more=slowly_evaluating()) as running:
+        running.trainer()
+        other = running.member(0)
+        killed = running.member_killed_at(point, 1, nth)
+        assert killed.wait(60) == -signal.SIGKILL
+        assert_rows(running, [other, running.member(1)], expected)
+
+
+@pytest.mark.parametrize("killed", ["member", "trainer"])
+def test_rows_are_whole_wherever_the_group_goes_on(killed, tmp_path, expected):
+    with Running(tmp_path, more=slowly_evaluating()) as running:
+        assert_rows(running, running.killed_and_back(killed, 14), expected)
