@@ -48,17 +48,19 @@ def check_followed(config: "EdgeConfig") -> None:
         raise ValueError(
             'training.keep_best is set and checkpoints.location is "none", so the weights have no place; leave one of them out'
         )
+    training = config.training
     for key, figure in followed(config).items():
-        if config.data.test is None:
-            raise ValueError(
-                f"{key} follows evaluations and data.test is left out, so there are none; give it, or do without"
-            )
-        training = config.training
-        if key != "training.keep_best" and not (training.evaluate_every_epochs or training.evaluate_every_steps):
-            raise ValueError(
-                f"{key} follows evaluations, and there is none before the end; set training.evaluate_every_epochs or "
-                "training.evaluate_every_steps"
-            )
+        # A member of a group goes by the evaluations of others, too, but keeps the best weights of its own.
+        if config.member is None or key == "training.keep_best":
+            if config.data.test is None:
+                raise ValueError(
+                    f"{key} follows evaluations and data.test is left out, so there are none; give it, or do without"
+                )
+            if key != "training.keep_best" and not (training.evaluate_every_epochs or training.evaluate_every_steps):
+                raise ValueError(
+                    f"{key} follows evaluations, and there is none before the end; set training.evaluate_every_epochs or "
+                    "training.evaluate_every_steps"
+                )
         check_figure(f"{key}.metric", figure, config)
 
 

@@ -1,11 +1,13 @@
 """The agreement of a group: what the first member brings, and every other has to have alike."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from shared.bounds import is_step
+from shared.config import toml_value
 from shared.errors import ConfigError, ProtocolError, StorageError
 from shared.placement import AGENT, Cargo, Placement, Route
 from shared.training.recipe import Recipe
@@ -70,8 +72,8 @@ class Agreement(NamedTuple):
         for what, value in ours.items():
             if theirs.get(what) != value:
                 raise ConfigError(
-                    f"group {group!r} trains with {what} {_shown(value)}, and this member has {_shown(theirs.get(what))}; all "
-                    "members of a group have the same"
+                    f"group {group!r} trains with {what} {_shown(what, value)}, and this member has "
+                    f"{_shown(what, theirs.get(what))}; all members of a group have the same"
                 )
 
     def _told(self) -> dict[str, Any]:
@@ -116,6 +118,20 @@ class Agreement(NamedTuple):
             raise StorageError(f"a checkpoint does not say what its group trains: {cause}") from cause
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
+def _shown(what: str, value: Any) -> str:
+    """Show the value of a key as a configuration has it; None is a key that it leaves out."""
+    if value is None:
+        return "left out"
+    text = toml_value(_given(json.loads(value) if what == "model.kwargs" else value))
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _given(value: Any) -> Any:
+    """Return a value without what is left out of it, for which TOML has no word."""
+    match value:
+        case dict():
+            return {key: _given(item) for key, item in value.items() if item is not None}
+        case list():
+            return [_given(item) for item in value if item is not None]
+        case _:
+            return value

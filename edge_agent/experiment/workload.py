@@ -150,7 +150,8 @@ class Workload:
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
         check_loss_arguments(self.chain, self.recipe, first)
-        self._check_followed(firsts.get("data.test", first))
+        if self.evaluation is not None:
+            self._check_followed(firsts["data.test"])
         self.bound = check_side_effects(self.chain, self.recipe, first, stashes=config.deployment.backward == "stash")
         """Blocks that not every placement suits."""
         self.one_judge = why_one_judge(

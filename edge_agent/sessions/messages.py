@@ -77,5 +77,5 @@ def _seat(experiment: Experiment) -> pb.GroupSeat | None:
         size=group.size or 0,
         steps=experiment.steps,
         frozen_digests=experiment.frozen_digests,
-        may_end=experiment.config.training.early_stop is not None,
+        may_end=experiment.config.training.early_stop is not None and experiment.evaluation is not None,
     )

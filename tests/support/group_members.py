@@ -311,6 +311,7 @@ def plain_plateaus(configs: Sequence[EdgeConfig]) -> Lower:
     recipe = first.recipe
     if recipe.schedule.name != "plateau":
         return lambda _step, _chain, _optimizer: None
+    configs = [config for config in configs if config.data.test is not None]
     plain = [plain_experiment(config) for config in configs]
     unused = [plain_optimizer(each.chain.module, recipe.optimizer) for each in plain]
     plateaus = [plain_plateau(optimizer, recipe) for optimizer in unused]

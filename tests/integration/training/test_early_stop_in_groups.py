@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from edge_agent.training.history import read_history
 from isthmus import run_training
 from shared import slicing
-from shared.errors import ExitCode, RefusedError
+from shared.errors import ConfigError, ExitCode, RefusedError
 from tests.integration.recovery.test_group_joining import NEWCOMER, Joined
-from tests.support.group_flags import ACCEPTING, SHARD, group_of, member, member_of_two
+from tests.support.group_flags import ACCEPTING, SHARD, group_of, member, member_flags, member_of_two
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
-from tests.support.running import running_trainer
+from tests.support.running import edge_config, running_trainer
 from tests.support.running_group import SIZE, SLOWLY, STEPS, Running
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -108,6 +108,36 @@ async def test_one_member_that_judges_ends_the_training_of_others_that_do_not_ev
     for result in results[1:]:
         assert_same_bits(results[0].module.state_dict(), result.module.state_dict())
     assert evaluated(results[0]) == evaluated(results[1]) == evaluated_until(steps)
+
+
+async def test_a_member_without_a_test_set_follows_the_evaluations_of_another():
+    ends = 'training.early_stop={metric="loss", patience=2, min_delta=0.1}'
+    follows = [ends, 'training.schedule={name="plateau", factor=0.9, patience=0, threshold=0.02}']
+    async with running_trainer(*group_of(2)) as server:
+        configs = [
+            member(0, server, size=2, more=chosen(0, SHARD, *follows)),
+            member(1, server, size=2, more=[TRAINING[0], f"training.max_steps={STEPS}", SHARD, *follows]),
+        ]
+        results = await asyncio.gather(*(run_training(config) for config in configs))
+    expected = group_state(configs)
+    assert 6 < results[0].summary.steps < STEPS
+    for result in results:
+        assert_same_bits(expected, result.module.state_dict())
+    assert (len(evaluated(results[0])), evaluated(results[1])) == (results[0].summary.steps // 3, [])
+    assert results[0].history[-1].learning_rate < results[0].history[0].learning_rate
+
+
+async def test_a_group_in_which_nobody_evaluates_has_all_of_its_steps_and_one_rate():
+    async with running_trainer(*group_of(1)) as server:
+        more = [ENDS, 'training.schedule={name="plateau", patience=0}', "training.max_steps=30"]
+        result = await run_training(member(0, server, size=1, more=more))
+    assert result.summary.steps == 30
+    assert len({row.learning_rate for row in result.history}) == 1
+
+
+def test_a_member_without_a_test_set_cannot_keep_the_best_weights():
+    with pytest.raises(ConfigError, match=r"training\.keep_best follows evaluations and data\.test is left out"):
+        edge_config(*member_flags(0, size=2, more=["training.keep_best={}", ENDS]))
 
 
 def assert_ended_early(running, members):

@@ -234,16 +234,27 @@ async def first_member(server, **chosen):
 
 
 REFUSED = {
-    "another model": ({"model": "cnn"}, "trains with model.factory 'shared.model.zoo:mlp', and this member has"),
+    "another model": (
+        {"model": "cnn"},
+        'trains with model.factory "shared.model.zoo:mlp", and this member has "shared',
+    ),
     "another optimizer": (
         {"optimizer": "sgd"},
-        "training.optimizer.name 'adamw', and this member has 'sgd'",
+        'training.optimizer.name "adamw", and this member has "sgd"',
     ),
     "another seed": ({"more": ["training.seed=1"]}, "trains with training.seed 0, and this member has 1"),
     "another K": ({"more": ["deployment.staleness=2"]}, "trains with deployment.staleness 0, and this member has 2"),
     "other bits of weights": (
         {"more": ["group.weights_codec=uniform8"]},
-        "trains with group.weights_codec 'raw', and this member has 'uniform8'; all members of a group have the same",
+        'trains with group.weights_codec "raw", and this member has "uniform8"; all members of a group have the same',
+    ),
+    "a key that the others leave out": (
+        {"more": ["training.ema={decay=0.9}"]},
+        "trains with training.ema left out, and this member has { decay = 0.9",
+    ),
+    "other arguments of the model": (
+        {"more": ["model.kwargs={depth=2, hidden=24}"]},
+        "and this member has { depth = 2, hidden = 24 }; all members of a group have the same",
     ),
     "another size": ({"size": 3}, "group 'line' has 2 members, and this one expects 3"),
 }
