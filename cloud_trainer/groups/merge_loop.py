@@ -60,6 +60,8 @@ class MergeLoop:
         """Set when there is a gradient to take, or when what the loop waits for has changed."""
         self._moved = asyncio.Event()
         """Set, and replaced, whenever the group may have come to another step."""
+        self._unaware: dict[int, str] = {}
+        """By rank, the session that was the first to begin here after the end without knowing of it."""
         self._tasks: list[asyncio.Task[None]] = []
         self._is_over = False
 
@@ -118,6 +120,20 @@ class MergeLoop:
             if (seat := self._seats.at(rank)) is not None and seat.began_seconds is not None:
                 self._seats.end(seat)
         self._moved.set()
+
+    def check_knows_end(self, seat: Seat) -> None:
+        """Refuse a member to which the trainer that decides says more steps than the group does here, in a second session.
+
+        That trainer hears of an end first. So what it said before the first of these sessions may be old, but not what it has
+        said since: a member has told the end to this trainer alone. Raises ProtocolError.
+        """
+        steps, told = self.merging.agreement.steps, seat.session.request.group.steps
+        if told > steps and self._unaware.setdefault(seat.rank, seat.session.id) != seat.session.id:
+            raise ProtocolError(
+                f"group {self._config.name!r} does {told} steps at the trainer that decides, and a member has ended it here "
+                f"alone, after {steps}; it cannot go on, so stop its trainers, remove cloud-trainer-groups in "
+                "checkpoints.location of each, and begin again without that member"
+            )
 
     def stop(self) -> None:
         """Take no more gradients, and have nobody wait for a step. Called by who holds `alone`, or by this loop itself."""

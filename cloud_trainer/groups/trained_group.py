@@ -154,8 +154,10 @@ class TrainedGroup:
             loop = await self._found(seat, wanted, others)
             merging = loop.merging
             told_steps = session.request.group.steps
-            if not seat.decides and told_steps < merging.agreement.steps:
-                await self._end(loop, told_steps)
+            if not seat.decides:
+                if told_steps < merging.agreement.steps:
+                    await self._end(loop, told_steps)
+                loop.check_knows_end(seat)
             if wanted is None:
                 step = min([merging.step, *(other.step_in(merging.life) for other in others)])
             if (promised := await self._newcomers.promise(merging, seat.rank, step, seat.subject)) is not None:

@@ -287,28 +287,6 @@ async def test_a_life_that_cannot_be_is_refused_and_changes_nothing():
     assert_same_bits(group_state(configs), state)
 
 
-async def test_a_member_that_tells_another_trainer_of_an_end_where_the_group_is_not_is_refused():
-    flags = group_of(2, NOTHING_KEPT)
-    async with running_trainer(*flags) as near, running_trainer(*flags) as far, RawPeer(far.address) as peer:
-        configs = [member_of_two(rank, near, far, size=2, more=[SHARD]) for rank in range(2)]
-        first = asyncio.create_task(run_training(configs[0]))
-        members = Members(far, peer)
-        await until_linked(members, first)
-        request = pb.OpenSessionRequest()
-        request.CopyFrom(members.group.seats.sessions[0].request)
-        request.group.rank, request.group.steps = 1, 3
-        end = await peer.unary("OpenSession", request.SerializeToString())
-        session = pb.OpenSessionResponse.FromString(end.responses[0]).session_id
-        await peer.join(session)
-        found, said = await members.begin(1, life_of(number=members.group.life))
-        assert found is Code.INVALID_ARGUMENT, said
-        assert "the group cannot end before step 3; it is at step 0" in said
-        await peer.close_session(session)
-        (state,) = await trained(configs[1:])
-        await first
-    assert_same_bits(group_state(configs), state)
-
-
 async def test_a_member_that_has_said_its_last_step_cannot_stay_longer():
     flags = group_of(2, NOTHING_KEPT)
     async with running_trainer(*flags) as server, RawPeer(server.address) as peer:
@@ -327,23 +305,6 @@ async def test_a_member_that_has_said_its_last_step_cannot_stay_longer():
         ):
             await leaving
     assert_same_bits(group_state(configs, lambda step, _: (0, 1) if step < 3 else (1,)), state)
-
-
-async def test_a_member_that_may_end_the_group_ends_it_at_no_other_step_than_that_it_is_at():
-    judging = ["training.early_stop={patience=1000}", 'data.test={factory="tests.support.samples:SomeDigits"}']
-    async with running_trainer(*group_of(2, NOTHING_KEPT)) as server, RawPeer(server.address) as peer:
-        configs = [member(rank, server, size=2, more=[SHARD, *judging]) for rank in range(2)]
-        first = asyncio.create_task(run_training(configs[0]))
-        members = Members(server, peer)
-        await until_linked(members, first)
-        for last_step in (0, 4, 6, 2**40):
-            found, said = await members.leave(0, last_step, ends_group=True)
-            assert found is Code.INVALID_ARGUMENT, said
-            assert f"the group cannot end before step {last_step + 1}; it is at step 0" in said
-        assert (await members.leave(0, 5, ends_group=True))[0] is Code.OK, "it ends then anyway"
-        (state,) = await trained(configs[1:])
-        await first
-    assert_same_bits(group_state(configs), state)
 
 
 ROOM = 'groups=[{name="line", size=2, most=3, checkpoint_steps=2}]'
