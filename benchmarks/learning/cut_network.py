@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from shared.execution.in_process_session import Batch
+from shared.execution.counted_batches import Batch
 from shared.execution.split import Scheme, split_placement, split_session
 from shared.model.chain import Chain
 from shared.registry import codec_spec

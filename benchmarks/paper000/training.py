@@ -13,7 +13,7 @@ from benchmarks.learning.cut_network import CutNetwork
 from benchmarks.paper000.tasks import TASKS
 from edge_agent.data import Batch, BatchLoader, evaluation_batches
 from shared.codec import FeedbackMode, seed_stochastic_rounding
-from shared.execution.in_process_session import Batch as Fed
+from shared.execution.counted_batches import Batch as Fed
 from shared.execution.split import Scheme
 from shared.model.build import build_checked_chain
 from shared.model.random_state import derive_seed

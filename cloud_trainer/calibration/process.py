@@ -19,8 +19,8 @@ from cloud_trainer.config import StandInConfig
 from shared.concurrency.threads import yield_to_others
 from shared.errors import DataError, IsthmusError, ProtocolError, one_line
 from shared.execution.copy_training import Copy, steps_of
+from shared.execution.counted_batches import Batch
 from shared.execution.failures import translate_failures
-from shared.execution.in_process_session import Batch
 from shared.execution.split import Scheme
 from shared.factory import load_factory
 from shared.model.build import build_checked_chain, check_range, parse_kwargs

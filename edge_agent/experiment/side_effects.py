@@ -8,7 +8,6 @@ gradients differ. What begins after the first batch is not seen here.
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import NamedTuple, NoReturn
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from edge_agent.data import Batch
 from edge_agent.experiment.bound import Bound, hooked_blocks
 from edge_agent.experiment.looks import NOTHING, Look, alike, look_at
+from edge_agent.experiment.trial_runs import TrialRuns
 from edge_agent.experiment.trial_state import (
     Attributes,
     Gone,
@@ -26,8 +26,6 @@ from edge_agent.experiment.trial_state import (
     has_other_values,
     of_few,
     plain_numbers,
-    reached,
-    taken,
     tried,
     values_of,
 )
@@ -36,16 +34,15 @@ from shared.foreign import described
 from shared.model.behaviour import made_up_values
 from shared.model.chain import Block, Chain
 from shared.model.examples import with_batch
-from shared.model.features import Features, Gradients, call_module
+from shared.model.features import Features, call_module
 from shared.model.inputs import by_place
 from shared.model.random_state import random_state
-from shared.model.snapshot import BufferValues, same_bits, unchanged
+from shared.model.snapshot import same_bits, unchanged
 from shared.model.spec import is_differentiable
-from shared.training.losses import LossHead, label_tensors
+from shared.training.losses import label_tensors
 from shared.training.optimizers import check_sparse
 from shared.training.precision import computing
 from shared.training.recipe import Recipe
-from shared.training.stage import run_engine
 
 _SAMPLES = 4
 """As few samples as normalisation over samples, and a loss of pairs, can do with."""
@@ -97,17 +94,6 @@ class _Together(NamedTuple):
     """The parameters that the loss reaches otherwise than by the outputs."""
 
 
-class _Learnt(NamedTuple):
-    """The results of a forward with its backward."""
-
-    loss: float
-    gradients: dict[int, Look]
-    """As in `_Together`."""
-    besides: list[Tensor]
-    sparse: set[int]
-    """The ids of the parameters that have got a sparse gradient."""
-
-
 class _Trial:
     """A batch for all blocks and the loss."""
 
@@ -117,16 +103,10 @@ class _Trial:
         self._counting: dict[int, Attributes] = {}
         """Attributes before the first forward, of the blocks that have changed a number in one."""
         self.has_whole_loss = False
-        self._cleared = set[int]()
-        """Ids of the parameters whose gradient a hook has taken away."""
         self.rewriting, self.sparse = list[int](), list[int]()
         """As in `Bound`."""
-        self._answered = [chain.gradient_slots(block.index) for block in chain.blocks]
         self._recipe, self._stashes = recipe, stashes
-        self._head = LossHead(recipe.loss, None)
-        self._inputs, self._labels = inputs, labels
-        self._buffers = [BufferValues(block.module) for block in chain.blocks]
-        self._parameters = {id(each): each for block in chain.blocks for each in block.module.parameters()}
+        self._runs = TrialRuns(chain, recipe, inputs, labels)
         self._rounding = _ROUNDING if recipe.base_precision == "fp32" else _ROUNDING_IN_16_BITS
 
     def together(self) -> _Together | None:
@@ -135,12 +115,12 @@ class _Trial:
         passed = list[Features]()
 
         def through_blocks() -> Features:
-            features = self._entering()
+            features = self._runs.entering()
             for block in self._blocks:
                 passed.append(detached(features))
                 before = values_of(block)
                 numbers, attributes = plain_numbers(block.module), attributes_of(block.module)
-                features = self._forward(block, features)
+                features = self._runs.forward(block, features)
                 if has_other_values(block, before):
                     self.rewriting.append(block.index)
                 if plain_numbers(block.module) != numbers:
@@ -148,9 +128,9 @@ class _Trial:
             passed.append(detached(features))
             return features
 
-        done, _ = tried(lambda: self._learnt(through_blocks))
-        if self._cleared:
-            name = next(name for name, value in self._names.items() if id(value) in self._cleared)
+        done, _ = tried(lambda: self._runs.learnt(through_blocks))
+        if self._runs.cleared:
+            name = next(name for name, value in self._names.items() if id(value) in self._runs.cleared)
             raise ModelError(
                 f"a hook takes the gradient of {name!r} away in the backward, as one does that updates by an optimizer of its "
                 "own; training.optimizer updates all that learns, so leave the hook out"
@@ -163,33 +143,6 @@ class _Trial:
         self.sparse = [index for index, own in enumerate(of_blocks) if own & done.sparse]
         return _Together(passed, done.loss, done.gradients, done.besides)
 
-    def _learnt(self, forward: Callable[[], Features]) -> "_Learnt":
-        """Run forward, loss and backward from the buffers of the beginning, and look at all gradients."""
-        for buffers in self._buffers:
-            buffers.restore()
-        with computing(self._recipe.base_precision):
-            features = forward()
-            loss = self._head.compute(features, self._labels).loss
-        besides = reached(loss, features)
-        gradients, sparse = dict[int, Look](), set[int]()
-
-        def look(parameter: Tensor) -> None:
-            if parameter.grad is None:
-                self._cleared.add(id(parameter))
-                return
-            if parameter.grad.is_sparse:
-                sparse.add(id(parameter))
-            gradients[id(parameter)], parameter.grad = look_at(parameter.grad), None
-
-        with ExitStack() as hooks:
-            for parameter in self._parameters.values():
-                if parameter.requires_grad:
-                    hook = parameter.register_post_accumulate_grad_hook(look)  # type: ignore[no-untyped-call]
-                    hooks.callback(hook.remove)
-            if loss.requires_grad:
-                run_engine((loss,), (torch.ones_like(loss),))
-        return _Learnt(float(loss.detach()), gradients, besides, sparse)
-
     def check_counting(self, together: _Together) -> None:
         """Run each block that has changed a number in an attribute on other samples, with it and without. Raises ModelError."""
         for index, before in self._counting.items():
@@ -197,11 +150,11 @@ class _Trial:
             inputs = tuple(1.5 * one if is_differentiable(one.dtype) else one for one in together.features[index])
             made = list[Features | None]()
             for attributes in (attributes_of(block.module), before):
-                self._buffers[index].restore()
+                self._runs.restore_buffers(block)
                 for of_part, values in attributes:
                     of_part.update(values)
                 entering = tuple(one.clone() for one in inputs)
-                made.append(tried(partial(self._forward, block, entering))[0])
+                made.append(tried(partial(self._runs.forward, block, entering))[0])
             after, first = made
             if first is not None and (after is None or not self._same(after, first)):
                 _refuse_block(block, None)
@@ -214,17 +167,17 @@ class _Trial:
 
         def through_module() -> Features:
             with random_state("forward"):
-                return call_module(by_place(module.train(), names), self._entering())
+                return call_module(by_place(module.train(), names), self._runs.entering())
 
         def through_blocks() -> Features:
-            features = self._entering()
+            features = self._runs.entering()
             with random_state("forward"):
                 for block in self._blocks:
                     features = call_module(block.module.train(), features)
             return features
 
         def gradients(forward: Callable[[], Features]) -> dict[int, Look] | None:
-            done, _ = tried(partial(self._learnt, forward))  # where it fails, a plain loop does, too
+            done, _ = tried(partial(self._runs.learnt, forward))  # where it fails, a plain loop does, too
             return None if done is None else done.gradients
 
         whole = gradients(through_module)
@@ -246,46 +199,42 @@ class _Trial:
                     "there where blocks are apart; let a block do it"
                 )
 
-    def _entering(self) -> Features:
-        return tuple(one.clone() for one in self._inputs)
-
     def disturb(self) -> None:
         """Have other samples pass with other weights, so that what is left behind somewhere is theirs."""
 
         def run() -> None:
-            features = with_batch(self._inputs, len(self._inputs[0]))
+            features = with_batch(self._runs.inputs, len(self._runs.inputs[0]))
             for block in self._blocks:
                 persistent = frozenset(map(id, block.named_buffers().values()))
                 values = made_up_values(block.module, persistent)
                 parameters = [values[name].mul_(_LARGE) for name, _ in block.module.named_parameters()]
                 before = [value.clone() for value in parameters]
-                features = self._forward(block, features, values)
+                features = self._runs.forward(block, features, values)
                 if block.index not in self.rewriting and not all(map(same_bits, parameters, before)):
                     self.rewriting.append(block.index)
-            self._head.compute(features, tuple(each.flip(0) for each in self._labels))
+            self._runs.head.compute(features, tuple(each.flip(0) for each in self._runs.labels))
 
         tried(run)  # with such weights it may fail
 
     def compare(self, together: _Together) -> None:
         """Run each block and the loss by itself. Raises ModelError for the last that comes to something else."""
         outputs = together.features[-1]
-        with Gone(self._parameters.values()) as gone:
+        with Gone(self._runs.parameters.values()) as gone:
             with computing(self._recipe.base_precision):
-                done, failure = tried(lambda: self._head.gradient(outputs, self._labels))
+                done, failure = tried(lambda: self._runs.head.gradient(outputs, self._runs.labels))
             if done is None or not self._alike((done[0].loss,), (together.loss,), abs(together.loss)):
                 self._refuse_loss(together, None if done is None else done[0].loss, failure)
             _, gradients = done
             self.has_whole_loss = ":" in self._recipe.loss.name and not self._is_mean(outputs, together.loss)
             sums: dict[int, Tensor] = {}
             for block in reversed(self._blocks):
-                self._buffers[block.index].restore()
                 with gone.but(block.module.parameters()):
                     hide = partial(gone.hide, block.module.parameters) if self._stashes else None
-                    made, found, failure = self._alone(block, together.features[block.index], gradients, hide)
-                    if made is None or not self._same(made, together.features[block.index + 1]):
+                    alone, failure = self._runs.alone(block, together.features[block.index], gradients, hide)
+                    if alone is None or not self._same(alone.outputs, together.features[block.index + 1]):
                         _refuse_block(block, failure)
-                    gradients, of_parameters = found
-                    for parameter, gradient in of_parameters:
+                    gradients = alone.at_inputs
+                    for parameter, gradient in alone.at_parameters:
                         key = id(parameter)
                         sums[key] = sums[key] + gradient if key in sums else gradient
                 self._compare_gradients(block, sums, together.gradients)
@@ -296,56 +245,11 @@ class _Trial:
         parts = [slice(0, 1), slice(1, samples)] if samples > 1 else [slice(0, 1)]
 
         def of_parts() -> float:
-            losses = ((_part(outputs, part), _part(self._labels, part)) for part in parts)
-            return sum(self._head.evaluate(*each).loss * len(each[0][0]) / samples for each in losses)
+            losses = ((_part(outputs, part), _part(self._runs.labels, part)) for part in parts)
+            return sum(self._runs.head.evaluate(*each).loss * len(each[0][0]) / samples for each in losses)
 
         mean, _ = tried(of_parts)
         return mean is not None and (loss != loss or abs(mean - loss) <= _MEAN * abs(loss))
-
-    def _alone(
-        self,
-        block: Block,
-        inputs: Features,
-        gradients: Gradients,
-        hide: Callable[[], AbstractContextManager[None]] | None,
-    ) -> tuple[Features | None, tuple[Gradients, list[tuple[nn.Parameter, Tensor]]], BaseException | None]:
-        """Return the outputs of a block, and the gradients at its inputs and parameters; no outputs where it fails.
-
-        hide: the backward then runs on copies of the parameters, which are gone meanwhile.
-        """
-        named = {name: each for name, each in block.module.named_parameters() if each.requires_grad}
-        copies = {} if hide is None else {name: each.detach().clone().requires_grad_() for name, each in named.items()}
-        learning = list(named.values())
-        leaves = {slot: inputs[slot].detach().requires_grad_() for slot in self._answered[block.index]}
-
-        def run() -> tuple[Features, Gradients, list[Tensor | None]]:
-            entering = tuple(leaves.get(slot, one).clone() for slot, one in enumerate(inputs))
-            outputs = self._forward(block, entering, copies or None)
-            pairs = [
-                (output, gradient)
-                for output, gradient in zip(outputs, gradients, strict=True)
-                if gradient is not None and output.requires_grad
-            ]
-            if pairs:
-                roots, at_roots = zip(*pairs, strict=True)
-                with nullcontext() if hide is None else hide():
-                    run_engine(roots, at_roots)
-            at_inputs = {slot: leaf.grad for slot, leaf in leaves.items()}
-            at_parameters = taken(copies.values() if copies else learning)
-            return detached(outputs), tuple(map(at_inputs.get, range(len(inputs)))), at_parameters
-
-        done, failure = tried(run)
-        if done is None:
-            taken(learning)
-            return None, ((), []), failure
-        outputs, at_inputs, at_parameters = done
-        pairs = zip(learning, at_parameters, strict=True)
-        return outputs, (at_inputs, [(each, found) for each, found in pairs if found is not None]), None
-
-    def _forward(self, block: Block, features: Features, values: dict[str, Tensor] | None = None) -> Features:
-        recipe = self._recipe
-        with computing(recipe.base_precision), random_state(recipe.seed, 0, block.index):
-            return call_module(block.module.train(), features, values)
 
     def _compare_gradients(self, block: Block, sums: dict[int, Tensor], together: dict[int, Look]) -> None:
         """Compare the gradients of the parameters that a block has, and forget them. Raises ModelError."""
@@ -373,7 +277,7 @@ class _Trial:
         return alike(one, other, self._rounding * size)
 
     def _check_own_parameters(self, besides: Iterable[Tensor]) -> None:
-        foreign = [each for each in besides if id(each) not in self._parameters]
+        foreign = [each for each in besides if id(each) not in self._runs.parameters]
         if foreign:
             shapes = ", ".join(str(tuple(each.shape)) for each in foreign[:3])
             raise ModelError(

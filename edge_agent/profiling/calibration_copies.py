@@ -21,7 +21,7 @@ from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
 from shared.execution.copy_training import Copy, CopyTiming, steps_of
-from shared.execution.in_process_session import Batch as CopyBatch
+from shared.execution.counted_batches import Batch as CopyBatch
 from shared.execution.split import Scheme
 from shared.registry import codec_of_bits
 from shared.tensor_wire import kinds_of

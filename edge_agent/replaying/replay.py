@@ -15,7 +15,8 @@ from edge_agent.replaying.run_record import RunRecord, Stretch
 from shared.codec import FeedbackMode, codec_by_name
 from shared.errors import ConfigError, DifferentError
 from shared.execution.blocks import Method
-from shared.execution.in_process_session import Batch, InProcessSession
+from shared.execution.counted_batches import Batch
+from shared.execution.in_process_session import InProcessSession
 from shared.model.chain import Chain
 from shared.model.snapshot import same_bits
 from shared.placement import Placement

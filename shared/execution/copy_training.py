@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from shared.codec import seed_stochastic_rounding
-from shared.execution.in_process_session import Batch
+from shared.execution.counted_batches import Batch
 from shared.execution.split import Scheme, split_session
 from shared.model.chain import Chain
 from shared.model.random_state import derive_seed

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from shared.errors import ProtocolError
+from shared.execution.group_versions import GroupVersions
 from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart, averaged
 from shared.placement import BlockSlice
@@ -96,9 +97,8 @@ class Group:
         staleness: K, by which a member may be ahead of the group.
         leaves_out: late ranks are left out, so that a part may come when its step is done.
         """
-        self.step = first_step
-        """The oldest step of which some slice is not updated."""
         self._weights, self._held = weights, weights.held
+        self._versions = GroupVersions(weights, first_step)
         self._staleness = staleness
         self._listener = listener or GroupListener()
         self._behind = max(staleness + 1, MOST_BEHIND if leaves_out else 0)
@@ -114,16 +114,13 @@ class Group:
         """Gradients of this step that wait for those of all, to be clipped by one norm."""
         self._updated: set[BlockSlice] = set()
         """The slices that this step has updated."""
-        self._newest: dict[BlockSlice, BlockPart] = {}
-        """By slice that any step has updated, the weights after the last update."""
-        self._before: dict[BlockSlice, BlockPart] = {}
-        """By the same slices, the weights with which the step began."""
-        self._last: dict[BlockSlice, BlockPart] = {}
-        """By slice, the weights with which the step before began, until this one updates any."""
-        self._coded: dict[BlockSlice, CodedWeights] = {}
-        """By slice, the weights after its newest update, where they go by a codec."""
         self._counted: dict[tuple[int, BlockSlice], tuple[int, ...]] = {}
         """By step and slice of the last steps, the ranks whose gradients are in the update."""
+
+    @property
+    def step(self) -> int:
+        """Return the oldest step of which some slice is not updated."""
+        return self._versions.step
 
     @property
     def ranks(self) -> dict[int, int]:
@@ -222,20 +219,10 @@ class Group:
         With K = 0 and several groups, a member may have to do that one for another group. Groups that have gone further have
         done so without it, or with K > 0. Then the oldest weights are returned that are here.
         """
-        found = {one: self._beginning(one, step) for one in self.slices}
-        self._seats[rank].has = {one: version for one, (version, _) in found.items()}
-        weights = {one: of_slice for one, (_, of_slice) in found.items()}
+        found = {one: self._versions.beginning(one, step) for one in self.slices}
+        self._seats[rank].has = {one: version.step for one, version in found.items()}
+        weights = {one: version.weights for one, version in found.items()}
         return {block: self._weights.joined(block, weights) for block in dict.fromkeys(one.block for one in weights)}
-
-    def _beginning(self, one: BlockSlice, step: int) -> tuple[int, BlockPart]:
-        """Return a slice's weights as in `first_weights`, of which it may be updated already, and the step that they are of."""
-        if step < self.step and (of_last := self._last.get(one)) is not None:
-            return self.step - 1, of_last
-        return self.step, self._before.get(one) or self._present(one)
-
-    def _present(self, one: BlockSlice) -> BlockPart:
-        """Return a slice's weights of now."""
-        return self._newest.get(one) or self._weights.of(one)
 
     def leave(self, rank: int, step: int) -> list[Merged]:
         """Have a rank take part in no step from this one on, nor in one that is done without it. It gives what comes before.
@@ -348,12 +335,11 @@ class Group:
         return not waits and not any(self._is_awaited(rank, one) for rank in self._seats)
 
     def _update(self, one: BlockSlice) -> list[Merged]:
-        self._last = {}  # no gradient of the last step counts any more, at any trainer
         parts = self._parts.pop((self.step, one))
         ranks = sorted(parts)
         ranked = [parts[rank] for rank in ranks]
         self._counted[self.step, one] = tuple(ranks)
-        self._before[one] = self._present(one)
+        self._versions.begin_update(one)
         self._held.rate_drops = max(self._held.rate_drops, *(part.rate_drops for part in ranked))
         with torch.no_grad():
             block, by_labels = self._held.chain.blocks[one.block], self._held.recipe.mean == "token"
@@ -363,11 +349,8 @@ class Group:
         gradients, self._gradients = self._gradients, {}
         self._learn(gradients)
         for updated in gradients:
-            new = self._weights.updated(updated)
-            if isinstance(new, CodedWeights):
-                self._coded[updated] = new
+            weights = self._versions.updated(updated)
             self._updated.add(updated)
-            self._newest[updated] = weights = new.weights if isinstance(new, CodedWeights) else new
             counted = self._counted[self.step, updated]
             left_out = [
                 rank for rank, seat in self._seats.items() if seat.takes_part(self.step) and rank not in counted
@@ -393,8 +376,8 @@ class Group:
                 self._held.update_slice(one.block, slices[one], gradient, self.step)
 
     def _end_step(self) -> None:
-        self._last, self._updated, self._before = self._before, set(), {}
-        self.step += 1
+        self._updated = set()
+        self._versions.end_step()
         oldest = self.step - self._behind
         self._counted = {key: ranks for key, ranks in self._counted.items() if key[0] >= oldest}
 
@@ -402,8 +385,6 @@ class Group:
         seat = self._seats[rank]
         seat.awaited.discard((step, one))
         is_of_now = step == self.step and one in self._updated
-        version, weights = (self.step + 1, self._newest[one]) if is_of_now else self._beginning(one, step + 1)
-        had, seat.has[one] = seat.has.get(one), version
-        coded = self._coded.get(one)
-        is_next = coded is not None and coded.weights is weights and had == version - 1
-        return Merged(rank, step, one, coded if coded is not None and is_next else weights, self._held.rate_drops)
+        version = self._versions.newest(one) if is_of_now else self._versions.beginning(one, step + 1)
+        had, seat.has[one] = seat.has.get(one), version.step
+        return Merged(rank, step, one, self._versions.as_sent(one, version, had), self._held.rate_drops)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from shared.execution.counted_batches import Batch
 from shared.execution.group import Group, Merged
-from shared.execution.in_process_session import Batch, InProcessSession
+from shared.execution.in_process_session import InProcessSession
 from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice
 from shared.training.losses import BatchLoss

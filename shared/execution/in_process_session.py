@@ -7,7 +7,7 @@ Given the order in which the workers of a real run have computed, this session e
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, permutations
+from itertools import permutations
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from shared.errors import DifferentError
 from shared.execution.blocks import Method, PlacedBlocks
+from shared.execution.counted_batches import Batch, CountedBatch, WaitingBatches, counted, uncounted
 from shared.execution.feedback import Feedback, decoded
 from shared.execution.model_facts import facts_of
 from shared.execution.pieces import rows_of
@@ -41,14 +42,9 @@ from shared.registry import codec_spec
 from shared.training import block_state
 from shared.training.held_blocks import HeldBlocks
 from shared.training.loss_scale import LossScale
-from shared.training.losses import BatchLabels, BatchLoss, counts_of, label_tensors, whole_loss
+from shared.training.losses import BatchLabels, BatchLoss, label_tensors, whole_loss
 from shared.training.metrics import Tally
 from shared.training.recipe import Recipe
-
-Batch = tuple[Inputs, BatchLabels]
-"""Inputs and labels."""
-CountedBatch = tuple[Inputs, BatchLabels, Tensor | None]
-"""The same, and the counts of its labels where the loss goes by them."""
 
 
 class Turn(NamedTuple):
@@ -68,27 +64,6 @@ class _Entry:
     """First step whose samples have not left."""
     begun: int
     """First step that has not begun."""
-
-
-class _Waiting:
-    """The batches that some worker with samples has not got yet."""
-
-    def __init__(self, batches: Iterator[CountedBatch], first_step: int) -> None:
-        self._batches = batches
-        self._next = first_step
-        self._kept: dict[int, CountedBatch] = {}
-
-    def at(self, step: int) -> CountedBatch | None:
-        """Return the batch of a step; None after the last one."""
-        while self._next <= step and (batch := next(self._batches, None)) is not None:
-            self._kept[self._next] = batch
-            self._next += 1
-        return self._kept.get(step)
-
-    def drop_before(self, step: int) -> None:
-        """Forget the batches that all have got."""
-        for done in [kept for kept in self._kept if kept < step]:
-            del self._kept[done]
 
 
 class InProcessSession:
@@ -160,12 +135,12 @@ class InProcessSession:
     def training(self, first_step: int, stop_step: int, batches: Iterator[Batch]) -> Iterator[None]:
         """Do the same steps as `train`, and yield wherever others of a group have to go on first."""
         under_way: deque[int] = deque()
-        counted = self._counted(first_step, batches)
+        entering = self._counted(first_step, batches)
         _move(self._windows, first_step)
         for step in range(first_step, stop_step):
             if len(under_way) > self._placement.staleness:
                 yield from self._ending(under_way.popleft())
-            self._feed(step, next(counted))
+            self._feed(step, next(entering))
             self._begin(step)
             under_way.append(step)
             self._pump(self._may_end(None))
@@ -205,11 +180,11 @@ class InProcessSession:
         turns = list(turns)
         named = {turn.worker for turn in turns}
         _move(self._windows, first_step := min(turn.step for turn in turns))
-        counted, begun = self._counted(first_step, batches), set[int]()
+        entering, begun = self._counted(first_step, batches), set[int]()
         for turn in turns:
             if turn.step not in begun:
                 begun.add(turn.step)
-                self._feed(turn.step, next(counted))
+                self._feed(turn.step, next(entering))
                 self._begin(turn.step)
             work = self._work(turn.worker, turn.step, turn.segment)
             assert work is not None, f"{turn} comes before what it needs"
@@ -234,7 +209,7 @@ class InProcessSession:
         next_steps = {worker: [first_step] * len(steps.needs) for worker, steps in self._steps.items()}
         _move(self._windows, first_step)
         entries = [_Entry(name, first_step, first_step) for name in self._sources]
-        waiting, went_on = _Waiting(self._counted(first_step, batches), first_step), True
+        waiting, went_on = WaitingBatches(self._counted(first_step, batches), first_step), True
         while went_on:
             went_on = False
             for worker, order in left.items():
@@ -287,7 +262,7 @@ class InProcessSession:
         """Return a segment of a step; None where something is missing that it needs."""
         return next((work for work in self._steps[worker].work_of(step) if work.segment == segment), None)
 
-    def _enter(self, entry: "_Entry", until: int, waiting: "_Waiting") -> None:
+    def _enter(self, entry: _Entry, until: int, waiting: WaitingBatches) -> None:
         """Have samples leave and batches begin at one worker up to a step, no sooner than they could.
 
         What is known when a batch begins, as the scale of its loss, may follow from earlier steps.
@@ -320,23 +295,8 @@ class InProcessSession:
             self._deliver(one)
 
     def _counted(self, first_step: int, batches: Iterator[Batch]) -> Iterator[CountedBatch]:
-        """The same batches with the counts of their labels, where the loss goes by them; each update is read ahead.
-
-        Of an update that these batches do not end, those count that are here.
-        """
-        if not self._model.counts_labels:
-            yield from ((*batch, None) for batch in batches)
-            return
-        update: list[Batch] = []
-        for step in count(first_step):
-            if (batch := next(batches, None)) is not None:
-                update.append(batch)
-            if batch is None or self._recipe.updates_after(step):
-                counts = counts_of(self._recipe.loss, [labels for _, labels in update])
-                yield from ((*each, of_batch) for each, of_batch in zip(update, counts, strict=True))
-                update.clear()
-            if batch is None:
-                return
+        """The same batches with the counts of their labels, where the loss goes by them."""
+        return counted(first_step, batches, self._recipe) if self._model.counts_labels else uncounted(batches)
 
     def _fed(
         self, steps: StepScheduler, step: int, inputs: Inputs, labels: BatchLabels, counts: Tensor | None = None

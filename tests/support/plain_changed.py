@@ -9,7 +9,8 @@ from edge_agent.data import BatchLoader, TensorDataset
 from isthmus import EdgeConfig
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
 from shared.placement import Deployment
-from tests.support.plain import plain_experiment, plain_forward, plain_loss, plain_optimizer, plain_split, plain_update
+from tests.support.plain import plain_experiment, plain_forward, plain_loss, plain_optimizer, plain_update
+from tests.support.plain_late import plain_split
 
 
 class PlainReceiver:

@@ -14,7 +14,8 @@ from edge_agent.experiment.building import Experiment
 from shared.codec import FeedbackMode
 from shared.execution.in_process_session import Turn
 from shared.execution.split import EDGE, Scheme, split_session
-from tests.support.plain import assert_same_bits, steady_order
+from tests.support.plain import assert_same_bits
+from tests.support.plain_late import steady_order
 from tests.support.running import edge_config, run_agent, trainer_process
 
 STEPS = 60

@@ -9,8 +9,9 @@ from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, RefusedError
 from shared.execution.step_scheduler import StepScheduler
 from shared.placement import AGENT
-from tests.support.plain import assert_same_bits, steady_order
+from tests.support.plain import assert_same_bits
 from tests.support.plain_changed import plain_changed, plain_changed_late
+from tests.support.plain_late import steady_order
 from tests.support.running import Listening, cut_at, edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

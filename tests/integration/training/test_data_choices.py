@@ -9,18 +9,19 @@ from shared.errors import ExitCode, StoppedError
 from tests.support import plain_history
 from tests.support.commands import agent_fails
 from tests.support.experiments import MODELS, OPTIMIZERS
+from tests.support.iterated import DigitsByState
 from tests.support.killed_ten_times import train_with_kills
 from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.plain_history import plain_history as plain_rows
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import Listening, edge_config, running_trainer
-from tests.support.samples import DigitsByState, FlatDigits
+from tests.support.samples import FlatDigits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 STEPS = 50  # of 22 in an epoch
-SAMPLES = "tests.support.samples"
+SAMPLES, ITERATED = "tests.support.samples", "tests.support.iterated"
 CHOICES = {
     "mixup": [f'data.batch_transform="{SAMPLES}:mixup"'],
     "sampler": [f'data.sampler="{SAMPLES}:rare_first"'],
@@ -32,8 +33,8 @@ CHOICES = {
         f'data.sampler="{SAMPLES}:rare_first"',
     ],
     "skip": [f'data.train={{factory="{SAMPLES}:Torn"}}', 'data.on_error="skip"'],
-    "iterable": [f'data.train={{factory="{SAMPLES}:DigitsInTurn"}}', "data.steps_per_epoch=22"],
-    "iterable, state": [f'data.train={{factory="{SAMPLES}:DigitsByState"}}', "data.steps_per_epoch=22"],
+    "iterable": [f'data.train={{factory="{ITERATED}:DigitsInTurn"}}', "data.steps_per_epoch=22"],
+    "iterable, state": [f'data.train={{factory="{ITERATED}:DigitsByState"}}', "data.steps_per_epoch=22"],
 }
 TRAINING = [
     *MODELS["mlp"],

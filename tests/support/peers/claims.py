@@ -1,8 +1,6 @@
 """Worst claims of a peer, call by call: a table to which every call and every field with a size belongs."""
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import xxhash
@@ -12,39 +10,9 @@ from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
+from tests.support.peers.claim import LARGEST, MOST_MESSAGE_BYTES, Claim
+from tests.support.peers.opening_claims import IN_PIECES, LONG, NESTED, OF_MANY, OPENINGS, recipe_but
 from tests.support.wire import BATCH, BLOCKS, CUT, FEATURES, FENCE, begin_link, open_request, opening, placed
-
-LARGEST = 2**31 - 1
-MOST_MESSAGE_BYTES = 8 * 1024 * 1024 - 4096
-"""Size of the largest payload in a message that a trainer takes."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One call of `method` that says something at its worst, about a session that is there and was joined with term 1."""
-
-    method: str
-    what: str
-    messages: Callable[[str], list[bytes]]
-    without_blocks: bool = False
-    """True if the trainer has no block of that session."""
-
-    @property
-    def name(self) -> str:
-        """As it is reported."""
-        return f"{self.method}: {self.what}"
-
-
-def _opening(**changes: Any) -> Callable[[str], list[bytes]]:
-    return lambda _session: [open_request(**changes).SerializeToString()]
-
-
-def _model(factory: str = "shared.model.zoo:mlp", **kwargs: Any) -> pb.Model:
-    return pb.Model(factory=factory, kwargs_json=json.dumps(kwargs))
-
-
-def _recipe(**changes: Any) -> str:
-    return json.dumps(json.loads(open_request().recipe_json) | changes)
 
 
 def _unary(message: Callable[[str], Any]) -> Callable[[str], list[bytes]]:
@@ -78,7 +46,7 @@ def _tensor(role: Role.ValueType, **header: Any) -> Callable[[str], list[bytes]]
     return messages
 
 
-def copy_request(**changes: Any) -> pb.TrainCopyRequest:
+def _copy_request(**changes: Any) -> pb.TrainCopyRequest:
     """Build the request of a right edge to have a copy trained, but for `changes`."""
     right = open_request()
     fields: dict[str, Any] = {
@@ -104,15 +72,11 @@ _TENSORS: dict[str, dict[str, Any]] = {
 }
 
 _JOINED = pb.Fence(session_term=1)
-_LONG = pb.Placement(document_json=" " * MOST_MESSAGE_BYTES)
-_NESTED = pb.Placement(document_json="[" * 60_000)
-_OF_MANY = placed(workers=[str(number) for number in range(5000)])
-_IN_PIECES = placed(tiles=[{"worker": "edge", "blocks": [0, BLOCKS], "samples": [0, 1]}] * 700)
 _PLACEMENTS = {
-    "a placement as long as a message": _LONG,
-    "a placement in many brackets": _NESTED,
-    "a placement of many workers": _OF_MANY,
-    "a placement of many tiles": _IN_PIECES,
+    "a placement as long as a message": LONG,
+    "a placement in many brackets": NESTED,
+    "a placement of many workers": OF_MANY,
+    "a placement of many tiles": IN_PIECES,
     "the last cut": placed(cut=LARGEST, version=1),
     "the largest K": placed(staleness=LARGEST, version=1),
     "a codec's name as long as may be": placed(codec="q" * 60_000, version=1),
@@ -152,61 +116,7 @@ CLAIMS = [
         Claim(method, "a message of millions of empty fields", lambda _session: [_checked(_EMPTY_FIELDS)])
         for method in ("Link", "UploadBlock")
     ),
-    Claim("OpenSession", "a model of too many layers", _opening(model=_model(depth=10**10))),
-    Claim("OpenSession", "a model too wide", _opening(model=_model(hidden=10**9))),
-    Claim("OpenSession", "many layers, each too wide", _opening(model=_model(hidden=10**5, depth=64))),
-    Claim("OpenSession", "arguments as long as a message", _opening(model=_model(inputs="9" * MOST_MESSAGE_BYTES))),
-    Claim(
-        "OpenSession",
-        "a number as long as may be",
-        _opening(model=pb.Model(factory="shared.model.zoo:mlp", kwargs_json='{"inputs": ' + "9" * 60_000 + "}")),
-    ),
-    Claim(
-        "OpenSession",
-        "arguments in many brackets",
-        _opening(model=pb.Model(factory="shared.model.zoo:mlp", kwargs_json="[" * 60_000)),
-    ),
-    Claim(
-        "OpenSession", "a factory's name as long as a message", _opening(model=_model("a." * (MOST_MESSAGE_BYTES // 2)))
-    ),
-    Claim("OpenSession", "a recipe as long as a message", _opening(recipe_json=_recipe(loss="x" * MOST_MESSAGE_BYTES))),
-    Claim(
-        "OpenSession",
-        "a loss with ten thousand weights",
-        _opening(recipe_json=_recipe(loss={"name": "cross_entropy", "kwargs": {"weight": [1.0] * 10_000}})),
-    ),
-    Claim(
-        "OpenSession",
-        "a schedule that nobody has allowed",
-        _opening(recipe_json=_recipe(schedule={"name": "os:getpid"})),
-    ),
-    Claim(
-        "OpenSession",
-        "an optimizer that nobody has allowed",
-        _opening(recipe_json=_recipe(optimizer={"name": "subprocess:Popen", "kwargs": {"args": "true"}})),
-    ),
-    Claim("OpenSession", "names of a million blocks", _opening(block_names=["block"] * 1_000_000)),
-    Claim(
-        "OpenSession",
-        "an example of exabytes",
-        _opening(inputs=[TensorHeader(shape=[LARGEST, LARGEST], dtype=DataType.DATA_TYPE_FLOAT64)]),
-    ),
-    Claim(
-        "OpenSession",
-        "an example of many dimensions",
-        _opening(inputs=[TensorHeader(shape=[1] * 1_000_000, dtype=DataType.DATA_TYPE_FLOAT32)]),
-    ),
-    Claim(
-        "OpenSession",
-        "an example as large as may be",
-        _opening(inputs=[TensorHeader(shape=[2**22, FEATURES + 1], dtype=DataType.DATA_TYPE_FLOAT32)]),
-    ),
-    Claim("OpenSession", "the largest K", _opening(staleness=LARGEST)),
-    Claim("OpenSession", "the last cut", _opening(cut=LARGEST)),
-    Claim("OpenSession", "a placement as long as a message", _opening(placement=_LONG)),
-    Claim("OpenSession", "a placement in many brackets", _opening(placement=_NESTED)),
-    Claim("OpenSession", "a placement of many workers", _opening(placement=_OF_MANY)),
-    Claim("OpenSession", "a placement of many tiles", _opening(placement=_IN_PIECES)),
+    *OPENINGS,
     *(
         Claim("Link", f"{name} with {what}", _tensor(role, **header))
         for role, name in ((Role.ROLE_LABEL, "labels"), (Role.ROLE_FEATURE, "a feature"))
@@ -230,12 +140,12 @@ CLAIMS = [
     Claim(
         "TrainCopy",
         "a training without end",
-        _unary(lambda _session: copy_request(epochs=1e300, staleness=LARGEST, cut=LARGEST)),
+        _unary(lambda _session: _copy_request(epochs=1e300, staleness=LARGEST, cut=LARGEST)),
     ),
     Claim(
         "TrainCopy",
         "a recipe as long as a message",
-        _unary(lambda _session: copy_request(recipe_json=_recipe(loss="x" * MOST_MESSAGE_BYTES))),
+        _unary(lambda _session: _copy_request(recipe_json=recipe_but(loss="x" * MOST_MESSAGE_BYTES))),
     ),
     Claim(
         "DownloadBlock",

@@ -9,11 +9,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import xxhash
-from google.protobuf.message import Message
 
 from shared.model.build import build_checked_chain
 from shared.training import block_state, state_file
@@ -21,7 +20,8 @@ from shared.transport.stream.packets import Packet, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage, LinkOpening, LinkPosition, StepDone, WorkerStopping
-from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, Frame, TensorHeader
+from shared.wire.isthmus.v1.tensor_pb2 import Ack, DataType, TensorHeader
+from tests.support.peers.damaged_frames import BIG, any_sizes, any_text, but, hostile_frames, packet_bytes
 from tests.support.wire import (
     BATCH,
     FEATURES,
@@ -33,10 +33,7 @@ from tests.support.wire import (
     positioned,
 )
 
-M = TypeVar("M", bound=Message)
-
 BLOCK = 1
-_BIG = (2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +81,15 @@ class Damage:
         told = LinkOpening(session_id=session, session_term=1, worker="edge", protocol_version=PROTOCOL_VERSION)
         hostile = {
             "unknown session": opening(draw.choice(["", "x", "x" * 100_000, "\U0001f980", session[:-1]])),
-            "another term": opening(session, draw.choice([0, 2, *_BIG])),
-            "another worker": opening(session, worker=draw.choice(["", "trainer", "x" * 100_000, self._text()])),
-            "another evaluation": opening(session, evaluation=draw.choice([1, 7, *_BIG])),
+            "another term": opening(session, draw.choice([0, 2, *BIG])),
+            "another worker": opening(session, worker=draw.choice(["", "trainer", "x" * 100_000, any_text(draw)])),
+            "another evaluation": opening(session, evaluation=draw.choice([1, 7, *BIG])),
             "no opening": serialize(batch_packets(0)[0]),
             "a position first": positioned(),
-            "opening with an ack": _packet(LinkMessage(opening=told, ack=Ack())),
-            "opening with a payload": _packet(LinkMessage(opening=told), b"x"),
-            "opening with a position": _packet(LinkMessage(opening=told, position=LinkPosition())),
-            "empty": _packet(LinkMessage()),
+            "opening with an ack": packet_bytes(LinkMessage(opening=told, ack=Ack())),
+            "opening with a payload": packet_bytes(LinkMessage(opening=told), b"x"),
+            "opening with a position": packet_bytes(LinkMessage(opening=told, position=LinkPosition())),
+            "empty": packet_bytes(LinkMessage()),
         }
         return self._damaged_or("Link", good, hostile)
 
@@ -100,11 +97,11 @@ class Damage:
         """An open link whose end says wrongly where it stands."""
         draw = self._random
         hostile = {
-            "another placement": positioned(version=draw.choice([1, *_BIG])),
-            "another step": positioned(next_step=draw.choice([1, 7, *_BIG])),
-            "steps that are done": positioned(dones=draw.choice([1, 7, *_BIG])),
+            "another placement": positioned(version=draw.choice([1, *BIG])),
+            "another step": positioned(next_step=draw.choice([1, 7, *BIG])),
+            "steps that are done": positioned(dones=draw.choice([1, 7, *BIG])),
             "another block": positioned(cut=draw.choice([0, 2, 3, 2**32 - 1])),
-            "nothing awaited": _packet(LinkMessage(position=LinkPosition())),
+            "nothing awaited": packet_bytes(LinkMessage(position=LinkPosition())),
             "no position": serialize(batch_packets(0)[0]),
             "opened once more": opening(self._session),
         }
@@ -118,13 +115,13 @@ class Damage:
         packets = batch_packets(0, codec=codec)
         place = draw.randrange(len(packets))
         before = [serialize(packet) for packet in packets[:place]]
-        hostile = self._hostile_frames(packets[place]) | {
-            "payload without a frame": _packet(LinkMessage(), b"xyz"),
-            "ack of bytes never sent": _packet(LinkMessage(ack=Ack(received_bytes=draw.choice([1, *_BIG])))),
+        hostile = hostile_frames(draw, packets[place]) | {
+            "payload without a frame": packet_bytes(LinkMessage(), b"xyz"),
+            "ack of bytes never sent": packet_bytes(LinkMessage(ack=Ack(received_bytes=draw.choice([1, *BIG])))),
             "opened once more": opening(self._session),
             "position once more": positioned(),
-            "what another has done": _packet(LinkMessage(dones=[StepDone(worker=self._text())])),
-            "that another stops": _packet(LinkMessage(stopping=WorkerStopping(worker=self._text()))),
+            "what another has done": packet_bytes(LinkMessage(dones=[StepDone(worker=any_text(draw))])),
+            "that another stops": packet_bytes(LinkMessage(stopping=WorkerStopping(worker=any_text(draw)))),
         }
         case = self._damaged_or("Link", serialize(packets[place]), hostile)
         return replace(case, messages=before + case.messages, codec=codec)
@@ -160,8 +157,10 @@ class Damage:
         before = [serialize(packet) for packet in packets[:place]]
         if draw.random() < 0.1:
             return Case("ends early", method, before)
-        other = _packet(_but(packets[place].message, session_id=draw.choice(["", "y" * 9000])), packets[place].payload)
-        hostile = self._hostile_frames(packets[place]) | {"another session": other}
+        other = packet_bytes(
+            but(packets[place].message, session_id=draw.choice(["", "y" * 9000])), packets[place].payload
+        )
+        hostile = hostile_frames(draw, packets[place]) | {"another session": other}
         case = self._damaged_or(method, serialize(packets[place]), hostile)
         return replace(case, messages=before + case.messages)
 
@@ -175,19 +174,19 @@ class Damage:
             ("version", {"protocol_version": draw.choice([0, PROTOCOL_VERSION + 1, 2**32 - 1])}),
             ("cut", {"cut": draw.choice([0, 4, 2**32 - 1])}),
             ("staleness", {"staleness": draw.choice([65, 2**32 - 1])}),
-            ("codec", {draw.choice(["codec", "downlink_codec"]): self._text()}),
-            ("loss", {"loss": self._text()}),
+            ("codec", {draw.choice(["codec", "downlink_codec"]): any_text(draw)}),
+            ("loss", {"loss": any_text(draw)}),
             (
                 "block names",
-                {"block_names": draw.choice([[], ["0"] * 3, ["0", "1", "2", "3"], ["x"] * 20_000, [self._text()]])},
+                {"block_names": draw.choice([[], ["0"] * 3, ["0", "1", "2", "3"], ["x"] * 20_000, [any_text(draw)]])},
             ),
-            ("recipe", {"recipe_json": draw.choice([self._text(), "[" * 100_000, '{"seed": 1e999}'])}),
-            ("factory", {"model": pb.Model(factory=self._text())}),
+            ("recipe", {"recipe_json": draw.choice([any_text(draw), "[" * 100_000, '{"seed": 1e999}'])}),
+            ("factory", {"model": pb.Model(factory=any_text(draw))}),
             ("kwargs", {"model": pb.Model(factory="shared.model.zoo:mlp", kwargs_json=self._kwargs())}),
-            ("example", {"inputs": [_but(TensorHeader(), dtype=draw.randrange(9), shape=[BATCH, *self._sizes()])]}),
+            ("example", {"inputs": [but(TensorHeader(), dtype=draw.randrange(9), shape=[BATCH, *any_sizes(draw)])]}),
             (
                 "example type",
-                {"inputs": [_but(TensorHeader(shape=[BATCH, FEATURES]), dtype=draw.choice([0, 5, 8, 99]))]},
+                {"inputs": [but(TensorHeader(shape=[BATCH, FEATURES]), dtype=draw.choice([0, 5, 8, 99]))]},
             ),
         ]
         name, changes = draw.choice(hostile)
@@ -198,10 +197,10 @@ class Damage:
         draw, session = self._random, self._session
         unknown = draw.choice(["", "x", "x" * 100_000, session[1:]])
         wrong: dict[str, Any] = draw.choice(
-            [{"cut": draw.choice([0, 4, 2**32 - 1])}, {"staleness": 65}, {"codec": self._text()}, {"version": 0}]
+            [{"cut": draw.choice([0, 4, 2**32 - 1])}, {"staleness": 65}, {"codec": any_text(draw)}, {"version": 0}]
         )
         placement, fence = placed(**{"cut": 2, "version": 1, **wrong}), pb.Fence(session_term=1)
-        another = pb.Fence(session_term=draw.choice([0, 2, *_BIG]))
+        another = pb.Fence(session_term=draw.choice([0, 2, *BIG]))
         name, message = draw.choice(
             [
                 ("GetSession", pb.GetSessionRequest(session_id=unknown)),
@@ -219,7 +218,7 @@ class Damage:
                         session_id=session,
                         fence=fence,
                         placement=placed(cut=2, version=1),
-                        next_step=draw.choice([1, *_BIG]),
+                        next_step=draw.choice([1, *BIG]),
                     ),
                 ),
                 (
@@ -237,7 +236,7 @@ class Damage:
                 ("DialPeers", pb.DialPeersRequest(session_id=session, fence=fence)),
                 (
                     "DialPeers",
-                    pb.DialPeersRequest(session_id=session, fence=fence, peers=[pb.Peer(worker=self._text())]),
+                    pb.DialPeersRequest(session_id=session, fence=fence, peers=[pb.Peer(worker=any_text(draw))]),
                 ),
                 ("CheckpointWorker", pb.CheckpointWorkerRequest(session_id=session, fence=another)),
                 (
@@ -279,67 +278,6 @@ class Damage:
             case _:
                 return "random bytes", draw.randbytes(draw.randrange(300))
 
-    def _hostile_frames(self, packet: Packet[Any]) -> dict[str, bytes]:
-        """The same chunk saying something that it must not, one thing each."""
-        several = "frames" in packet.message.DESCRIPTOR.fields_by_name
-        draw, frame = self._random, packet.message.frames[0] if several else packet.message.frame
-
-        def reframed(other: Frame) -> bytes:
-            message = _but(packet.message)
-            (message.frames[0] if several else message.frame).CopyFrom(other)
-            return _packet(message, packet.payload)
-
-        frameless = _but(packet.message)
-        frameless.ClearField("frames" if several else "frame")
-        cases = {
-            "step": reframed(_but(frame, step=_other(draw, frame.step, 0, 1, 3, 5, *_BIG))),
-            "role": reframed(_but(frame, role=_other(draw, frame.role, *range(6), 77, 2**31 - 1, -1))),
-            "block": reframed(_but(frame, block=_other(draw, frame.block, 0, 1, 3, 5, 2**32 - 1))),
-            "slot": reframed(_but(frame, slot=draw.choice([1, 7, 2**32 - 1]))),
-            "placement": reframed(_but(frame, placement_version=draw.choice([1, *_BIG]))),
-            "offset": reframed(_but(frame, offset=_other(draw, frame.offset, 0, 1, 64, 1024, *_BIG))),
-            "payload too long": _packet(packet.message, bytes(packet.payload) + bytes(40_000)),
-            "no payload": _packet(packet.message),
-            "no frame": _packet(frameless, packet.payload),
-        }
-        if several:
-            cases["payload bytes"] = reframed(_but(frame, payload_bytes=draw.choice([1, *_BIG])))
-        other = _but(frame)
-        if not frame.HasField("tensor"):
-            other.tensor.SetInParent()
-            return cases | {"announced twice": reframed(other)}
-        other.ClearField("tensor")
-        cases["not announced"] = reframed(other)
-        for name, header in self._hostile_headers(frame.tensor).items():
-            other.tensor.CopyFrom(header)
-            cases[name] = reframed(other)
-        return cases
-
-    def _hostile_headers(self, header: TensorHeader) -> dict[str, TensorHeader]:
-        draw, size = self._random, header.encoded_bytes
-        many = len(header.shape)
-        strides = draw.choice([[], [1] * 9, [2**63] * many, [2**40] * many, [1] * 200_000])
-        terabyte = 2**40 // (1 if header.dtype == DataType.DATA_TYPE_UINT8 else 4)
-        return {
-            "bytes": _but(header, encoded_bytes=_other(draw, size, 0, size - 1, size + 1, *_BIG)),
-            # A file is bytes: that they are announced as booleans, which are as long, does not matter.
-            "type": _but(header, dtype=_other(draw, header.dtype, *range(8), 99, -1)),
-            "codec": _but(header, codec=self._text()),
-            "shape": _but(header, shape=self._sizes()),
-            "strides": _but(header, strides=strides),
-            "terabyte": _but(header, shape=[terabyte], strides=[1], encoded_bytes=2**40),
-        }
-
-    def _sizes(self) -> list[int]:
-        draw = self._random
-        big = draw.choice(_BIG)
-        return draw.choice(
-            [[], [0], [BATCH + 1, FEATURES], [big], [big, big], [BATCH, big], [BATCH, big, 0], [1] * 9, [3] * 200_000]
-        )
-
-    def _text(self) -> str:
-        return self._random.choice(["", "zip", "\x00\x1b[2J\n", "é" * 5000, "z" * 100_000, "os:system", "a.b:c"])
-
     def _kwargs(self) -> str:
         draw = self._random
         return draw.choice(
@@ -361,7 +299,7 @@ class Damage:
             case 1:
                 return "a file cut off", good[: draw.randrange(1, len(good))], False
             case 2:
-                return "a header of absurd length", struct.pack("<Q", draw.choice(_BIG)) + good[8:], False
+                return "a header of absurd length", struct.pack("<Q", draw.choice(BIG)) + good[8:], False
             case 3:
                 less = {name: tensor for name, tensor in self._block.items() if name != weight}
                 return "a tensor is missing", state_file.serialize(less), False
@@ -378,26 +316,5 @@ class Damage:
                 return "sizes that cannot be", struct.pack("<Q", len(header)) + header, False
 
 
-def _packet(message: Any, payload: bytes | memoryview = b"") -> bytes:
-    return serialize(Packet(message, payload))
-
-
 def _sealed(body: bytes) -> bytes:
     return body + b"\x79" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
-
-
-def _but(message: M, **fields: Any) -> M:
-    """A copy of a message with some of its fields, lists included, replaced."""
-    copy = type(message)()
-    copy.CopyFrom(message)
-    for name, value in fields.items():
-        if isinstance(value, list):
-            copy.ClearField(name)
-            getattr(copy, name).extend(value)
-        else:
-            setattr(copy, name, value)
-    return copy
-
-
-def _other(draw: Random, right: int, *choices: int) -> int:
-    return draw.choice([choice for choice in choices if choice != right])

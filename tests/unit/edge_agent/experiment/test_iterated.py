@@ -8,8 +8,9 @@ import torch
 from edge_agent.data import first_batch
 from edge_agent.experiment.iterated import check_iterated
 from shared.errors import ConfigError, DataError
+from tests.support.iterated import DigitsInTurn
 from tests.support.running import edge_config
-from tests.support.samples import DigitsInTurn, FlatDigits
+from tests.support.samples import FlatDigits
 
 SAMPLES = "tests.support.samples"
 

@@ -16,7 +16,8 @@ from shared.training.recipe import Recipe
 from tests.support.linked import LinkedSession
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, tupled, tupled_chain
 from tests.support.placed import batch_of, built, recipe, state_of
-from tests.support.plain import assert_same_bits, plain_split, steady_order
+from tests.support.plain import assert_same_bits
+from tests.support.plain_late import plain_split, steady_order
 from tests.support.plain_tiles import PlainTiles
 from tests.support.virtual import Wire, run_virtually
 

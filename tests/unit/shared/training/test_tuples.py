@@ -22,10 +22,9 @@ from tests.support.plain import (
     assert_same_bits,
     plain_forward,
     plain_optimizer,
-    plain_split,
     plain_update,
-    steady_order,
 )
+from tests.support.plain_late import plain_split, steady_order
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
