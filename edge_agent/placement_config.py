@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from shared.bounds import AGENT
 from shared.config import Section
-from shared.placement import AGENT, parse_range
 
 
 def _check_ranges(given: Any) -> tuple[str, ...]:
@@ -16,8 +16,13 @@ def _check_ranges(given: Any) -> tuple[str, ...]:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise ValueError("no ranges")
-    for text in texts:
-        parse_range(text)
+    if texts:
+        from shared.placement import (
+            parse_range,
+        )  # few configurations name any, and most commands need nothing else of it
+
+        for text in texts:
+            parse_range(text)
     return tuple(texts)
 
 

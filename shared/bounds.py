@@ -5,6 +5,8 @@ Whoever takes such a value asks here before it becomes a path, a header, a label
 
 import re
 
+AGENT = "edge"
+"""The name of the agent among the workers."""
 MOST_STEPS = 2**48
 """No run has more steps: one a microsecond would take nine years. Every number up to it is exact in JSON and in a float."""
 MOST_TERMS = 2**48

@@ -1,13 +1,13 @@
 """`cloud-trainer status`, `sessions` and the others: calls of the control service of the trainer that runs on this machine."""
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from isthmus_entry_points import importing
 from shared.control.choices import SOON_SECONDS
-from shared.control.commands import ControlCall, ControlCommands, Interval, Level, every
-from shared.wire.isthmus.v1 import control_pb2 as pb
+from shared.control.commands import ControlCall, ControlCommands, Interval, Level
 
 if TYPE_CHECKING:
     from cloud_trainer.config import TrainerConfig
@@ -37,7 +37,7 @@ def status(trainer: ControlCall) -> None:
 
     from cloud_trainer.control.tables import sessions_table, status_table
 
-    answer = trainer.service.GetStatus(pb.TrainerControlServiceGetStatusRequest(), timeout=SOON_SECONDS)
+    answer = trainer.service.call("GetStatus", SOON_SECONDS)
     trainer.show(answer, Group(status_table(answer.status), sessions_table(answer.status.sessions)))
 
 
@@ -46,7 +46,7 @@ def watch(trainer: ControlCall, interval: Interval = 1.0) -> None:
     """Show it again and again, a line each, until the trainer stops."""
     from cloud_trainer.control.tables import status_line
 
-    for answer in trainer.service.Watch(pb.TrainerControlServiceWatchRequest(interval=every(interval))):
+    for answer in trainer.service.call("Watch", interval=timedelta(seconds=interval)):
         trainer.show(answer, status_line(answer.status))
 
 
@@ -55,7 +55,7 @@ def sessions(trainer: ControlCall) -> None:
     """List the sessions of the running trainer: open ones, and those that only have checkpoints left."""
     from cloud_trainer.control.tables import sessions_table
 
-    answer = trainer.service.ListSessions(pb.TrainerControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
+    answer = trainer.service.call("ListSessions", SOON_SECONDS)
     trainer.show(answer, sessions_table(answer.sessions))
 
 
@@ -66,7 +66,7 @@ def groups(trainer: ControlCall) -> None:
 
     from cloud_trainer.control.tables import group_table
 
-    answer = trainer.service.ListGroups(pb.ListGroupsRequest(), timeout=SOON_SECONDS)
+    answer = trainer.service.call("ListGroups", SOON_SECONDS)
     tables = [group_table(group) for group in answer.groups]
     trainer.show(answer, Group(*tables) if tables else "no groups are configured ([[groups]])")
 
@@ -78,7 +78,7 @@ def free(
     rank: Annotated[int, typer.Argument(help="The rank.", min=0)],
 ) -> None:
     """End the session of a rank of a group, and have the rank be anybody's who may be a member."""
-    answer = trainer.service.FreeRank(pb.FreeRankRequest(group=group, rank=rank), timeout=SOON_SECONDS)
+    answer = trainer.service.call("FreeRank", SOON_SECONDS, group=group, rank=rank)
     before = "is free" if answer.had_owner else "was nobody's"
     trainer.show(answer, f"rank {rank} of group {group} {before}")
 
@@ -90,8 +90,7 @@ def close(
     resumable: Annotated[bool, typer.Option("--resumable", help="Keep its record and checkpoints.")] = False,
 ) -> None:
     """End a session; unless it is to be resumable, it is gone for good."""
-    request = pb.TrainerControlServiceCloseSessionRequest(session_id=session, resumable=resumable)
-    answer = trainer.service.CloseSession(request, timeout=SOON_SECONDS)
+    answer = trainer.service.call("CloseSession", SOON_SECONDS, session_id=session, resumable=resumable)
     fate = "its checkpoints are kept" if resumable else "nothing is kept of it"
     trainer.show(answer, f"session {session} is closed; {fate}")
 
@@ -99,11 +98,11 @@ def close(
 @_TRAINER.command
 def drain(trainer: ControlCall) -> None:
     """Stop the trainer as SIGTERM does: edges take a checkpoint, and wait for it to come back."""
-    answer = trainer.service.Drain(pb.TrainerControlServiceDrainRequest(), timeout=SOON_SECONDS)
+    answer = trainer.service.call("Drain", SOON_SECONDS)
     trainer.show(answer, "the trainer stops when its edges have taken a checkpoint")
 
 
 @_TRAINER.command
 def log_level(trainer: ControlCall, level: Level) -> None:
     """Log more or less, until the trainer ends."""
-    trainer.set_level(pb.TrainerControlServiceSetLogLevelRequest, level)
+    trainer.set_level(level)

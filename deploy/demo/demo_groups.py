@@ -19,8 +19,7 @@ from rich.console import Console
 from cloud_trainer.control.service import SERVICE
 from cloud_trainer.control.tables import group_table
 from edge_agent.demo import processes
-from shared.control.calling import calling
-from shared.transport.rpc.contract import Stub
+from shared.control.calling import ControlService, calling
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 if TYPE_CHECKING:
@@ -49,8 +48,8 @@ def main() -> int:
             trainer, address = stack.enter_context(processes.running_trainer(Path(folder) / "address", *flags))
             print(f"trainer: process {trainer.pid} at {address}", flush=True)
             members = {rank: stack.enter_context(_member(rank, address)) for rank in range(SIZE)}
-            with calling(control, "trainer", SERVICE) as stub:
-                _lose_one(stub, members, address, stack)
+            with calling(control, "trainer", SERVICE) as service:
+                _lose_one(service, members, address, stack)
             codes = [member.wait() for member in members.values()]
             return max(codes, key=abs) or _compare()
     except KeyboardInterrupt:
@@ -73,25 +72,27 @@ def _member(rank: int, address: str) -> "Iterator[subprocess.Popen[bytes]]":
         member.wait()
 
 
-def _lose_one(stub: Stub, members: "dict[int, subprocess.Popen[bytes]]", address: str, stack: ExitStack) -> None:
+def _lose_one(
+    service: ControlService, members: "dict[int, subprocess.Popen[bytes]]", address: str, stack: ExitStack
+) -> None:
     """Kill a member once a part of the steps is done, show the group, and start the member again."""
-    while not (group := _group(stub)).steps or group.step < LOST_AT * group.steps:
+    while not (group := _group(service)).steps or group.step < LOST_AT * group.steps:
         if any(member.poll() is not None for member in members.values()):
             return  # one has failed, and has said why
         time.sleep(LOOK_SECONDS)
     members[LOST].kill()
     members[LOST].wait()
     print(f"step {group.step}: member {LOST} is killed", flush=True)
-    group = _group(stub)
+    group = _group(service)
     while [member.rank for member in group.members if member.awaited] != [LOST]:
         time.sleep(LOOK_SECONDS)
-        group = _group(stub)
+        group = _group(service)
     Console().print(group_table(group))
     members[LOST] = stack.enter_context(_member(LOST, address))
 
 
-def _group(stub: Stub) -> pb.GroupStatus:
-    return stub.ListGroups(pb.ListGroupsRequest()).groups[0]
+def _group(service: ControlService) -> pb.GroupStatus:
+    return service.call("ListGroups").groups[0]
 
 
 def _compare() -> int:

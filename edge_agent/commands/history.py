@@ -11,7 +11,6 @@ from shared.commands.options import ConfigFile, Overrides
 from shared.control.choices import SOON_SECONDS
 from shared.control.commands import AsJson, Control
 from shared.control.formatting import show
-from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
 def history(
@@ -36,7 +35,7 @@ def history(
         answer = history_answer(rows)
     else:
         with AGENT.calling(config, overrides, control) as service:
-            answer = service.GetHistory(pb.GetHistoryRequest(), timeout=SOON_SECONDS)
+            answer = service.call("GetHistory", SOON_SECONDS)
         rows = rows_of(answer)
     show(answer, history_table(rows), as_json=as_json)
     if png is not None:

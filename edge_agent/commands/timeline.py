@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from edge_agent.commands.timeline_plot import draw
-from edge_agent.observability.timeline import load
-from edge_agent.observability.timeline_window import choose_window, summary
+from isthmus_entry_points import importing
 
 
 def timeline(
@@ -20,6 +18,11 @@ def timeline(
     steps: Annotated[int, typer.Option(min=1, help="How many steps are shown.")] = 12,
 ) -> None:
     """Say how far the workers and links of a run overlapped, and draw some of its steps."""
+    with importing("edge-agent"):
+        from edge_agent.commands.timeline_plot import draw
+        from edge_agent.observability.timeline import load
+        from edge_agent.observability.timeline_window import choose_window, summary
+
     window = choose_window(load(trace), steps, first_step)
     typer.echo(summary(window))
     if png is not None:

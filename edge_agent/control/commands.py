@@ -1,8 +1,9 @@
 """`edge-agent status`, `pause` and the others: calls of the control service of the agent that runs on this machine."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,12 +22,13 @@ from shared.control.commands import (
     Level,
     NotControlledError,
     SeveralControlledError,
-    every,
 )
 from shared.control.formatting import show
 from shared.errors import ConfigError, UnreachableError
 from shared.files.json_file import read_json
-from shared.wire.isthmus.v1 import control_pb2 as pb
+
+if TYPE_CHECKING:
+    from shared.wire.isthmus.v1 import control_pb2 as pb
 
 AGENT = ControlCommands("edge-agent", "agent", edge_config, "EdgeControlService")
 
@@ -58,7 +60,7 @@ def status(agent: ControlCall) -> None:
     """Show what the running agent does."""
     from edge_agent.control.tables import status_table
 
-    answer = agent.service.GetStatus(pb.EdgeControlServiceGetStatusRequest(), timeout=SOON_SECONDS)
+    answer = agent.service.call("GetStatus", SOON_SECONDS)
     agent.show(answer, status_table(answer.status))
 
 
@@ -67,7 +69,7 @@ def watch(agent: ControlCall, interval: Interval = 1.0) -> None:
     """Show it again and again, a line each, until the run ends."""
     from edge_agent.control.tables import status_line
 
-    for answer in agent.service.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
+    for answer in agent.service.call("Watch", interval=timedelta(seconds=interval)):
         agent.show(answer, status_line(answer.status))
 
 
@@ -85,7 +87,7 @@ def top(
         AGENT.calling(config, overrides, control) as service,
         Live(console=Console(), auto_refresh=False) as live,
     ):
-        for answer in service.Watch(pb.EdgeControlServiceWatchRequest(interval=every(interval))):
+        for answer in service.call("Watch", interval=timedelta(seconds=interval)):
             trend.add(answer.status)
             live.update(status_table(answer.status, trend), refresh=True)
 
@@ -93,14 +95,14 @@ def top(
 @AGENT.command
 def pause(agent: ControlCall) -> None:
     """Let training stand still at the next step boundary, and wait until it does."""
-    answer = agent.service.Pause(pb.PauseRequest())
+    answer = agent.service.call("Pause")
     agent.show(answer, f"training stands still before step {answer.step}")
 
 
 @AGENT.command
 def resume(agent: ControlCall) -> None:
     """Let training go on."""
-    answer = agent.service.Resume(pb.ResumeRequest(), timeout=SOON_SECONDS)
+    answer = agent.service.call("Resume", SOON_SECONDS)
     agent.show(answer, f"training goes on with step {answer.step}")
 
 
@@ -112,7 +114,7 @@ def drain(
     ] = False,
 ) -> None:
     """End the run as SIGTERM does: at the next step boundary and with a checkpoint."""
-    answer = agent.service.Drain(pb.EdgeControlServiceDrainRequest(leave=leave), timeout=SOON_SECONDS)
+    answer = agent.service.call("Drain", SOON_SECONDS, leave=leave)
     agent.show(answer, f"the run ends at the next step boundary{', and leaves its group' if leave else ''}")
 
 
@@ -128,9 +130,8 @@ def pin(
 ) -> None:
     """Hold the cut, the bit width, K or the trainer, until `release`."""
     cuts = () if cut is None else whole_numbers("--cut", cut)
-    where = pb.PinRequest(cuts=cuts) if len(cuts) > 1 else pb.PinRequest(cut=cuts[0] if cuts else None)
-    where.MergeFrom(pb.PinRequest(bits=bits, staleness=staleness, trainer=trainer))
-    answer = agent.service.Pin(where)
+    where = {"cuts": cuts} if len(cuts) > 1 else {"cut": cuts[0] if cuts else None}
+    answer = agent.service.call("Pin", bits=bits, staleness=staleness, trainer=trainer, **where)
     agent.show(answer, _pinned(answer.pinned))
 
 
@@ -143,8 +144,7 @@ def release(
     trainer: Annotated[bool, typer.Option("--trainer", help="The trainer.")] = False,
 ) -> None:
     """Hold it no longer: what is named, or everything."""
-    request = pb.ReleaseRequest(cut=cut, bits=bits, staleness=staleness, trainer=trainer)
-    answer = agent.service.Release(request, timeout=SOON_SECONDS)
+    answer = agent.service.call("Release", SOON_SECONDS, cut=cut, bits=bits, staleness=staleness, trainer=trainer)
     agent.show(answer, _pinned(answer.pinned))
 
 
@@ -157,7 +157,7 @@ def place(
 ) -> None:
     """Have the workers run other blocks, from the next step boundary on, and wait until they do: training waits meanwhile."""
     document = json.dumps(read_json(file, "placement", ConfigError))
-    answer = agent.service.Place(pb.PlaceRequest(document_json=document))
+    answer = agent.service.call("Place", document_json=document)
     agent.show(answer, f"placement {answer.version} is in force")
 
 
@@ -168,7 +168,7 @@ def handover(
     giver: Annotated[str, typer.Option("--from", help="The trainer whose blocks it gets, if several have some.")] = "",
 ) -> None:
     """Give a trainer all that another one has, and wait until it has it."""
-    answer = agent.service.Handover(pb.HandoverRequest(trainer=name, from_trainer=giver))
+    answer = agent.service.call("Handover", trainer=name, from_trainer=giver)
     agent.show(answer, f"{name} has what {answer.from_trainer} had: placement {answer.version} is in force")
 
 
@@ -177,7 +177,7 @@ def trainers(agent: ControlCall) -> None:
     """List the configured trainers: members of the session with their blocks, candidates, and who answers."""
     from edge_agent.control.tables import trainers_table
 
-    answer = agent.service.ListTrainers(pb.ListTrainersRequest(), timeout=SOON_SECONDS)
+    answer = agent.service.call("ListTrainers", SOON_SECONDS)
     agent.show(answer, trainers_table(answer.trainers))
 
 
@@ -187,14 +187,14 @@ def planner(
     name: Annotated[str, typer.Argument(help="What chooses what is not pinned.", **one_of(RUN_PLANNER_NAMES))],
 ) -> None:
     """Have the decision engine follow the link (greedy), or keep the deployment that is in force (fixed)."""
-    answer = agent.service.SetPlanner(pb.SetPlannerRequest(planner=name), timeout=SOON_SECONDS)
+    answer = agent.service.call("SetPlanner", SOON_SECONDS, planner=name)
     agent.show(answer, f"the planner is {name}")
 
 
 @AGENT.command
 def checkpoint(agent: ControlCall) -> None:
     """Take a checkpoint at every worker at the next step boundary, and wait for it."""
-    answer = agent.service.TakeCheckpoint(pb.TakeCheckpointRequest())
+    answer = agent.service.call("TakeCheckpoint")
     agent.show(answer, f"every worker has a checkpoint before step {answer.step}")
 
 
@@ -207,13 +207,14 @@ def sessions(
     """
     try:
         with AGENT.calling(config, overrides, control) as service:
-            answer = service.ListSessions(pb.EdgeControlServiceListSessionsRequest(), timeout=SOON_SECONDS)
+            answer = service.call("ListSessions", SOON_SECONDS)
     except (UnreachableError, NotControlledError, SeveralControlledError):
         if control is not None:
             raise
         with importing("edge-agent"):
             from edge_agent.control.status import session_statuses
             from edge_agent.sessions.stored_session import sessions_folder, stored_sessions
+            from shared.wire.isthmus.v1 import control_pb2 as pb
 
         loaded = load_edge_config(config, overrides)
         stored = session_statuses(stored_sessions(sessions_folder(loaded)))
@@ -226,10 +227,10 @@ def sessions(
 @AGENT.command
 def log_level(agent: ControlCall, level: Level) -> None:
     """Log more or less, until the agent ends."""
-    agent.set_level(pb.EdgeControlServiceSetLogLevelRequest, level)
+    agent.set_level(level)
 
 
-def _pinned(pins: pb.Pins) -> str:
+def _pinned(pins: "pb.Pins") -> str:
     held = [
         f"{field.name} {','.join(map(str, value)) if field.name == 'cuts' else value}"
         for field, value in pins.ListFields()

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from edge_agent.control.trend import Trend
+from shared.bounds import AGENT
 from shared.control.formatting import session_column, size, time_text, word
-from shared.placement import AGENT
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _STATE_STYLES = {

@@ -3,8 +3,10 @@
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from shared.wire.isthmus.v1 import control_pb2 as pb
+if TYPE_CHECKING:
+    from shared.wire.isthmus.v1 import control_pb2 as pb
 
 _BARS = "▁▂▃▄▅▆▇█"
 _LOOKS = 40
@@ -18,7 +20,7 @@ class Trend:
         self._speeds: deque[float] = deque(maxlen=_LOOKS)
         self._losses: deque[float] = deque(maxlen=_LOOKS)
 
-    def add(self, status: pb.EdgeStatus) -> None:
+    def add(self, status: "pb.EdgeStatus") -> None:
         """One more look."""
         if status.HasField("samples_per_second"):
             self._speeds.append(status.samples_per_second)

@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, SecretStr, model_validator
 
+from shared.bounds import AGENT
 from shared.config import PeerAddress, Section
-from shared.placement import AGENT
 
 _NOT_TRAINERS = (AGENT, "labels", "file")
 """Names that [placement] uses for something else."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError, one_line
 from shared.transport.rpc.contract import Stub
@@ -15,16 +16,32 @@ CONNECT_SECONDS = 5.0
 _OPTIONS = [("grpc.enable_http_proxy", 0)]  # the called process is on this machine
 
 
+class ControlService:
+    """The control service of a process that runs."""
+
+    def __init__(self, service: ServiceDescriptor, channel: grpc.Channel) -> None:
+        self._service = service
+        self._stub = Stub(service, channel)
+
+    def call(self, method: str, timeout_seconds: float | None = None, **fields: Any) -> Any:
+        """Call a method by its name in the contract, and return the answer, or an iterator of answers where it streams.
+
+        fields: of the request. timeout_seconds: longest wait for the answer; None for a call that takes as long as it takes.
+        """
+        request = GetMessageClass(self._service.methods_by_name[method].input_type)(**fields)
+        return getattr(self._stub, method)(request, timeout=timeout_seconds)
+
+
 @contextmanager
-def calling(target: str, who: str, service: ServiceDescriptor) -> Iterator[Any]:
-    """A stub of a service at `target` (unix:/path or host:port); what its calls fail with becomes an error of ours.
+def calling(target: str, who: str, service: ServiceDescriptor) -> Iterator[ControlService]:
+    """A service at `target` (unix:/path or host:port); what its calls fail with becomes an error of ours.
 
     who: "agent" or "trainer", for the sentence. Raises UnreachableError when no process listens, RefusedError for a refusal.
     """
     _knock(target, who)
     with grpc.insecure_channel(target, options=_OPTIONS) as channel:
         try:
-            yield Stub(service, channel)
+            yield ControlService(service, channel)
         except grpc.RpcError as failure:
             raise _error_of(failure, target, who) from failure
 

@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 
 from shared.commands.options import ConfigFile, Overrides
 from shared.control.address import described_target, find_targets
 from shared.control.choices import LEAST_SECONDS, MOST_SECONDS, SOON_SECONDS, LevelName
 from shared.control.formatting import show
 from shared.errors import ConfigError
-from shared.wire.isthmus.v1.control_pb2 import DESCRIPTOR as CONTRACT
-from shared.wire.isthmus.v1.control_pb2 import LogLevel
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
     from rich.console import RenderableType
 
     from shared.config import Config
+    from shared.control.calling import ControlService
 
 AsJson = Annotated[bool, typer.Option("--json", help="The answer as JSON, as grpcurl prints it.")]
 Control = Annotated[str | None, typer.Option(help="Where it is controlled: unix:/path or host:port (control.listen).")]
@@ -43,18 +41,17 @@ class SeveralControlledError(ConfigError):
 class ControlCall:
     """The service that one command calls, and the form in which it shows answers."""
 
-    service: Any
-    """The stub of the control service."""
+    service: "ControlService"
     as_json: bool
 
-    def show(self, answer: Message, shown: "RenderableType") -> None:
+    def show(self, answer: "Message", shown: "RenderableType") -> None:
         """Print an answer: `shown`, or the answer itself where the user wants JSON."""
         show(answer, shown, as_json=self.as_json)
 
-    def set_level(self, request: Callable[..., Message], level: LevelName) -> None:
-        """`log-level`, with the request that this service takes for it."""
-        wanted = request(level=LogLevel.Value(f"LOG_LEVEL_{level.name}"))
-        self.show(self.service.SetLogLevel(wanted, timeout=SOON_SECONDS), f"the log level is {level.value}")
+    def set_level(self, level: LevelName) -> None:
+        """`log-level`."""
+        answer = self.service.call("SetLogLevel", SOON_SECONDS, level=f"LOG_LEVEL_{level.name}")
+        self.show(answer, f"the log level is {level.value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +68,20 @@ class ControlCommands:
     """Name of its control service in the contract."""
 
     @contextmanager
-    def calling(self, config: Path | None, overrides: list[str] | None, control: str | None) -> Iterator[Any]:
-        """A stub of the running process's service, found by these options.
+    def calling(
+        self, config: Path | None, overrides: list[str] | None, control: str | None
+    ) -> "Iterator[ControlService]":
+        """The running process's service, found by these options.
 
         Raises NotControlledError where control.listen is "none", SeveralControlledError where several processes of this user
         may be meant, UnreachableError when nobody listens, RefusedError for a
         refusal.
         """
         kind = self.config()
-        # Only here: --help has no use for gRPC.
+        # Only here: --help has no use for gRPC and the contract.
         from shared.config import load_config
         from shared.control.calling import calling
+        from shared.wire.isthmus.v1.control_pb2 import DESCRIPTOR
 
         loaded: Any = load_config(kind, config, overrides or [])
         listen = control or loaded.control.listen
@@ -95,8 +95,8 @@ class ControlCommands:
                 f"{len(others) + 1} {self.who}s of this user run; give --control with the one that is meant: "
                 + ", ".join(map(described_target, (target, *others)))
             )
-        with calling(target, self.who, CONTRACT.services_by_name[self.service]) as stub:
-            yield stub
+        with calling(target, self.who, DESCRIPTOR.services_by_name[self.service]) as service:
+            yield service
 
     def command(self, body: Callable[..., None]) -> Callable[..., None]:
         """The command that does what `body` does with its ControlCall.
@@ -112,8 +112,8 @@ class ControlCommands:
             as_json: AsJson = False,
             **own: Any,
         ) -> None:
-            with self.calling(config, overrides, control) as stub:
-                body(ControlCall(stub, as_json), **own)
+            with self.calling(config, overrides, control) as service:
+                body(ControlCall(service, as_json), **own)
 
         _, *own = inspect.signature(body).parameters.values()
         *found_by, as_json, _ = inspect.signature(run, follow_wrapped=False).parameters.values()
@@ -122,10 +122,3 @@ class ControlCommands:
         vars(run)["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
-
-
-def every(seconds: float) -> Duration:
-    """An interval as the contract has it."""
-    interval = Duration()
-    interval.FromNanoseconds(int(seconds * 1e9))
-    return interval

@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 import typer
-from google.protobuf import json_format
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
 
 if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.message import Message
     from rich.console import RenderableType
     from rich.table import Column
 
@@ -33,7 +32,7 @@ def word(enum_name: str, prefix: str) -> str:
     return enum_name.removeprefix(prefix).replace("_", " ").lower()
 
 
-def time_text(duration: Duration) -> str:
+def time_text(duration: "Duration") -> str:
     """Format a duration."""
     seconds = duration.ToNanoseconds() / 1e9
     if seconds < 120:
@@ -41,9 +40,11 @@ def time_text(duration: Duration) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def show(answer: Message, shown: "RenderableType", *, as_json: bool) -> None:
+def show(answer: "Message", shown: "RenderableType", *, as_json: bool) -> None:
     """Print an answer for a person, or as JSON as grpcurl prints it."""
     if as_json:
+        from google.protobuf import json_format
+
         typer.echo(json_format.MessageToJson(answer))
     elif isinstance(shown, str):
         typer.echo(shown)

@@ -1,5 +1,6 @@
 """Placements: tiles of blocks and samples on workers, their validity, and their consequences. Numbers and names only."""
 
+from shared.bounds import AGENT
 from shared.placement.arrival_judge import ArrivalJudge
 from shared.placement.chains import at_cuts, chain_workers, cuts_of
 from shared.placement.changes import BlockMove, moves
@@ -47,7 +48,7 @@ from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
 from shared.placement.segments import Order, answering_segment, segments, urgency_of_segment
 from shared.placement.spreading import spread
 from shared.placement.step_plan import PlacementPlan, StepPlan
-from shared.placement.tiles import AGENT, GROUP, Cargo, Exchange, Placement, Route, Rows, Source, Tile, two_workers
+from shared.placement.tiles import GROUP, Cargo, Exchange, Placement, Route, Rows, Source, Tile, two_workers
 from shared.placement.urgency import urgency
 from shared.placement.validity import carries_raw, check, check_size, why_raw
 from shared.placement.window import Window

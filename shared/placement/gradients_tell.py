@@ -8,9 +8,10 @@ optimizer holds the newest. An error gradient tells labels where the blocks behi
 
 from collections.abc import Collection
 
+from shared.bounds import AGENT
 from shared.placement.derived import Crossing, gradient_crossings, weight_crossings
 from shared.placement.facts import ModelFacts, Permissions
-from shared.placement.tiles import AGENT, Placement
+from shared.placement.tiles import Placement
 
 
 def tells_inputs(one: Crossing, placement: Placement, model: ModelFacts) -> bool:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
+from shared.bounds import AGENT
 from shared.placement.derived import held_blocks
-from shared.placement.tiles import AGENT, Placement
+from shared.placement.tiles import Placement
 
 
 def replica_keepers(

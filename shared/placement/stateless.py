@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+from shared.bounds import AGENT
 from shared.placement.derived import first_worker
 from shared.placement.facts import ModelFacts
-from shared.placement.tiles import AGENT, Placement
+from shared.placement.tiles import Placement
 
 
 def stateless_workers(placement: Placement, model: ModelFacts, parents: Mapping[str, str]) -> frozenset[str]:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
-AGENT = "edge"
-"""The name of the agent among the workers."""
 GROUP = "the group"
 """Stands for the owner of weights in a group of devices, which is no worker of any placement: no worker can have this name."""
 

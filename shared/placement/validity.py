@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator, Sequence
 
+from shared.bounds import AGENT
 from shared.errors import ConfigError
 from shared.placement.derived import Crossing, crossings, stages, weight_crossings
 from shared.placement.exchange import wrong_segments
 from shared.placement.facts import ModelFacts, Permissions, ValueFacts
 from shared.placement.gradients_tell import tells_inputs, tells_labels
 from shared.placement.ranges import ranges_of
-from shared.placement.tiles import AGENT, Cargo, Placement, Rows
+from shared.placement.tiles import Cargo, Placement, Rows
 
 MAX_SHARED_PARTS = 4096
 """Largest number of parts of a placement beyond one a block. Its consequences take time and memory for each part."""

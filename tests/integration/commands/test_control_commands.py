@@ -14,7 +14,6 @@ from edge_agent.control.service import SERVICE
 from edge_agent.main import app as agent_app
 from shared.control.calling import calling
 from shared.errors import ConfigError, IsthmusError, ListenError, ProtocolError, RefusedError, UnreachableError
-from shared.wire.isthmus.v1 import control_pb2
 from tests.support.commands import command
 from tests.support.running import running_trainer
 
@@ -86,7 +85,7 @@ async def test_a_call_that_fails_says_who_did_not_answer_it_and_why(code, error,
 
     def ask():
         with calling(target, "agent", SERVICE) as agent:
-            agent.GetStatus(control_pb2.EdgeControlServiceGetStatusRequest())
+            agent.call("GetStatus")
 
     with pytest.raises(error, match=said):
         await asyncio.to_thread(ask)

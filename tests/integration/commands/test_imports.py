@@ -22,7 +22,9 @@ DEAR = (
     "cryptography",
     "pydantic",
     "rich",
+    "google.protobuf",
     "shared.config",
+    "shared.placement",
 )
 SCRIPT = (
     "import atexit, isthmus_entry_points, sys\n"
@@ -107,12 +109,12 @@ def test_a_command_that_runs_no_model_imports_what_reads_a_configuration_alone(t
 @pytest.mark.parametrize("function", ["edge_agent", "cloud_trainer"])
 def test_a_call_of_the_control_service_imports_grpc_and_no_other_dear_module(tmp_path, function):
     nobody = f"status --control=unix:{tmp_path}/none.sock"
-    assert imported(function, nobody, tmp_path, code=ExitCode.UNREACHABLE) == {"grpc", *CONFIGURED}
+    assert imported(function, nobody, tmp_path, code=ExitCode.UNREACHABLE) == {"grpc", "google.protobuf", *CONFIGURED}
 
 
 def test_planning_imports_numpy_and_what_reads_a_profile_alone(tmp_path):
     arguments = "plan --profile profile.json --uplink 8mbit --downlink 8mbit --bits 8,32"
-    assert imported("edge_agent", arguments, tmp_path) == {"numpy", *CONFIGURED}
+    assert imported("edge_agent", arguments, tmp_path) == {"numpy", "shared.placement", *CONFIGURED}
 
 
 def test_simulating_imports_no_torch(tmp_path):

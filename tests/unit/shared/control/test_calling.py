@@ -30,7 +30,7 @@ def served(answer):
 
 def call(target):
     with calling(target, "agent", SERVICE) as service:
-        service.Pause(pb.PauseRequest())
+        service.call("Pause")
 
 
 def test_a_process_that_ends_before_it_answers_has_refused():
