@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 _PACKAGE = Path(__file__).parent
 _MAX_CAUSES = 20
@@ -17,6 +18,16 @@ _MAX_CAUSES = 20
 
 class Interruption(BaseException):
     """Ours: ends foreign code from within, and no `except Exception` of that code stops it."""
+
+
+def raise_translated(cause: BaseException, error_of: Callable[[BaseException], BaseException]) -> NoReturn:
+    """Raise what `error_of` makes of what foreign code has raised; a Ctrl-C on the main thread passes as it is.
+
+    `foreign_code` does the same as a context. A short step would feel one several times a block, and has `except` there.
+    """
+    if is_ours(cause) or (error := error_of(cause)) is cause:
+        raise cause
+    raise error from cause
 
 
 class foreign_code:
@@ -31,9 +42,8 @@ class foreign_code:
         pass
 
     def __exit__(self, _: type[BaseException] | None, cause: BaseException | None, __: object) -> None:
-        if cause is None or is_ours(cause) or (error := self._error_of(cause)) is cause:
-            return
-        raise error from cause
+        if cause is not None:
+            raise_translated(cause, self._error_of)
 
 
 def is_ours(cause: BaseException) -> bool:

@@ -84,7 +84,7 @@ class Prefetcher:
     @property
     def reads_long(self) -> bool:
         """See `BatchSource`."""
-        return self._reads_now and self._read_seconds > LONG_SECONDS
+        return self._read_seconds > LONG_SECONDS and self._reads_now
 
     @property
     def _reads_now(self) -> bool:
@@ -136,7 +136,7 @@ class Prefetcher:
                 batch = next(self._source, None)
                 if batch is not None:
                     labels = tuple(map(narrowed, label_tensors(batch.labels)))
-                    self._ready.append(Samples(batch.samples, batch.features, labels, batch.numbers, batch.counts))
+                    self._ready.append(Samples(len(labels[0]), batch.features, labels, batch.numbers, batch.counts))
                     return
             except Exception as failure:
                 self._loop.call_soon_threadsafe(self._fail, failure)

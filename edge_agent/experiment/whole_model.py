@@ -1,7 +1,9 @@
 """The model as a whole, on this thread and in evaluation mode, with nothing between its blocks."""
 
+from functools import partial
+
 from edge_agent.data import Batch
-from shared.execution.failures import translate_loss_failures
+from shared.execution.failures import computed_loss
 from shared.model.chain import Chain
 from shared.model.features import call_module
 from shared.training.block_failures import failures_of
@@ -17,5 +19,5 @@ def judged_batch(chain: Chain, recipe: Recipe, head: LossHead, batch: Batch, tal
     with computing(recipe.base_precision), failures_of("the evaluation of", *chain.blocks):
         for block in chain.blocks:
             features = call_module(block.module.train(False), features)
-    with translate_loss_failures(recipe.loss, features, label_tensors(batch.labels)):
-        return head.evaluate(features, batch.labels, tally)
+    judged = partial(head.evaluate, features, batch.labels, tally)
+    return computed_loss(judged, recipe.loss, features, label_tensors(batch.labels))

@@ -269,10 +269,14 @@ class RunObserver:
         if not (streams := list(self._streams.values())):
             return
         statistics = self._statistics
-        rates = [rate for stream in streams if (rate := stream.estimate.rate.bits_per_second) is not None]
+        rates, trips = list[float](), list[float]()
+        for stream in streams:
+            if (rate := stream.estimate.rate.bits_per_second) is not None:
+                rates.append(rate)
+            if (seconds := stream.estimate.round_trip.seconds) is not None:
+                trips.append(seconds)
         statistics.uplink_bits_per_second = min(rates, default=None)
         statistics.downlink_bits_per_second = event.downlink_bits_per_second or None
-        trips = [seconds for stream in streams if (seconds := stream.estimate.round_trip.seconds) is not None]
         statistics.round_trip_seconds = max(trips, default=None)
 
     def _note_evaluation(self, event: Evaluated) -> None:

@@ -71,7 +71,7 @@ class StepAggregator:
         return self._reached
 
     def _look_at_goal(self) -> None:
-        if self.done_step >= self._goal and not self._reached.done():
+        if self._window.settled >= self._goal and not self._reached.done():
             self._reached.set_result(None)
 
     def _note_done(self, event: WorkerDone) -> None:
@@ -90,21 +90,21 @@ class StepAggregator:
             self._end(done.step, self._reports.pop(done.step))
 
     def _end(self, step: int, reports: Sequence[StepDone]) -> None:
-        parts = [
-            BatchLoss(done.loss, done.correct if done.HasField("correct") else None, done.samples)
-            for done in reports
-            if done.samples
-        ]
+        parts: list[BatchLoss] = []
+        seconds, rates = [0.0], list[float]()
+        for done in reports:
+            if done.samples:
+                parts.append(BatchLoss(done.loss, done.correct if done.HasField("correct") else None, done.samples))
+            if done.worker != AGENT:
+                seconds.append(done.compute_seconds)
+                rates += [rate.bits_per_second for rate in done.rates if rate.to == AGENT]
         loss = whole_loss(parts)
-        others = [done for done in reports if done.worker != AGENT]
         finished = StepFinished(
             step=step,
             samples=loss.samples,
             loss=loss.loss,
-            compute_seconds=max((done.compute_seconds for done in others), default=0.0),
-            downlink_bits_per_second=min(
-                (rate.bits_per_second for done in others for rate in done.rates if rate.to == AGENT), default=0.0
-            ),
+            compute_seconds=max(seconds),
+            downlink_bits_per_second=min(rates, default=0.0),
             loss_scale=None if self._loss_scale is None else self._loss_scale.now,
             skipped_updates=None if self._loss_scale is None else self._loss_scale.skipped,
         )

@@ -158,10 +158,12 @@ def _extremes(values_OCI: Tensor) -> tuple[Floats, Floats]:
     elements = _READ_TILES * _tile_elements()
     if channels == 1:
         values = values_OCI.view(-1)
-        tiles = [values[start : start + elements] for start in range(0, inner, elements)]
-        lows = np.array([tile.amin().item() for tile in tiles], np.float32)
-        highs = np.array([tile.amax().item() for tile in tiles], np.float32)
-        return lows.min(keepdims=True), highs.max(keepdims=True)
+        lows, highs = list[float](), list[float]()
+        for start in range(0, inner, elements):
+            tile = values[start : start + elements]
+            lows.append(tile.amin().item())
+            highs.append(tile.amax().item())
+        return np.array(lows, np.float32).min(keepdims=True), np.array(highs, np.float32).max(keepdims=True)
     if together := _samples_together(outer, channels, inner):
         rows = values_OCI.view(outer // together, together * channels * inner)
         parts = torch.split(rows, max(1, elements // rows.shape[1]))

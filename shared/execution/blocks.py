@@ -3,9 +3,9 @@
 Called from the compute thread, operation by operation, in the order that `StepScheduler` decides.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shared.codec import FeedbackMode
 from shared.execution.block_slices import Slices
-from shared.execution.failures import translate_loss_failures
+from shared.execution.failures import computed_loss
 from shared.execution.recalled import Recalled
 from shared.execution.shared_blocks import BlockPart, WeightedPart, added, part_of, summed, weights_of
 from shared.model.features import Features, Gradients, Slots, features_of
@@ -24,7 +24,7 @@ from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.metrics import Judged, Metrics, Tally
 from shared.training.policies import BackwardPolicy, policy_of_stage
-from shared.training.precision import computing
+from shared.training.precision import computing_in
 from shared.training.stage import Stage
 
 
@@ -71,6 +71,7 @@ class PlacedBlocks:
         """Features that are kept here, where the worker's program recalls any."""
         self.feedback = method.feedback
         self._head = method.head
+        self._computing = computing_in(held.precision, held.device)
         self.tally = tally
         """Metrics that count the samples whose loss is computed here, no more."""
         self._judges_alone = len(placement.holders(placement.blocks - 1)) == 1
@@ -95,13 +96,15 @@ class PlacedBlocks:
         """Error gradients at a stage's inputs, and its blocks' gradients; `gradients` are at what `forward` returned."""
         placed = self._stages[tile]
         at_inputs = placed.policy.backward(step, gradients)
-        if any(gradient is not None for gradient in gradients):
-            self._notice(at_inputs, placed.input_gradient)
+        if placed.input_gradient and any(gradient is not None for gradient in gradients):
+            self._notice(at_inputs)
         return at_inputs, self.held.take_gradients(tile.blocks)
 
-    def _notice(self, at_inputs: Gradients, input_gradient: bool) -> None:
-        if input_gradient and all(gradient is None for gradient in at_inputs):
-            self.passes_no_gradient = True
+    def _notice(self, at_inputs: Gradients) -> None:
+        for gradient in at_inputs:
+            if gradient is not None:
+                return
+        self.passes_no_gradient = True
 
     def learn(
         self,
@@ -120,10 +123,13 @@ class PlacedBlocks:
         (stage, _, input_gradient), labels = self._stages[tile], tuple(map(widened, labels))
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
         outputs = features_of(graph.outputs)
-        with self._computing_loss(outputs, labels):
-            computed = self._head.compute(outputs, labels, share, self.held.recipe.accumulate_batches, scale, counts)
+        recipe = self.held.recipe
+        compute = partial(self._head.compute, outputs, labels, share, recipe.accumulate_batches, scale, counts)
+        with self._computing():
+            computed = computed_loss(compute, recipe.loss, outputs, labels)
         at_inputs = stage.backward_from(graph, computed.root)
-        self._notice(at_inputs, input_gradient)
+        if input_gradient:
+            self._notice(at_inputs)
         return computed.read(), at_inputs
 
     def take_gradients(self, tile: Tile) -> dict[int, BlockGradients]:
@@ -140,8 +146,10 @@ class PlacedBlocks:
     ) -> tuple[BatchLoss, Gradients]:
         """The loss of a part of the batch and its error gradient; see `LossHead.gradient`."""
         labels = tuple(map(widened, labels))
-        with self._computing_loss(outputs, labels):
-            return self._head.gradient(outputs, labels, share, self.held.recipe.accumulate_batches, scale, counts)
+        recipe = self.held.recipe
+        compute = partial(self._head.gradient, outputs, labels, share, recipe.accumulate_batches, scale, counts)
+        with self._computing():
+            return computed_loss(compute, recipe.loss, outputs, labels)
 
     def evaluate(self, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage in evaluation mode."""
@@ -150,20 +158,15 @@ class PlacedBlocks:
     def evaluate_loss(self, outputs: Features, labels: Features) -> BatchLoss:
         """The loss alone; metrics count the samples."""
         labels = tuple(map(widened, labels))
-        with self._computing_loss(outputs, labels):
-            return self._head.evaluate(outputs, labels, self.tally)
+        with self._computing():
+            return computed_loss(
+                partial(self._head.evaluate, outputs, labels, self.tally), self.held.recipe.loss, outputs, labels
+            )
 
     def note_judged(self, step: int) -> None:
         """All samples of a step of the evaluation have their loss that have it computed here, and those of the steps before."""
         if self.tally is not None and step == self.tally.last_step:
             self.judged = self.tally.judged(alone=self._judges_alone)
-
-    @contextmanager
-    def _computing_loss(self, outputs: Features, labels: Features) -> Iterator[None]:
-        """Compute the loss in the recipe's precision, and name it where it fails."""
-        recipe = self.held.recipe
-        with translate_loss_failures(recipe.loss, outputs, labels), computing(self.held.precision, self.held.device):
-            yield
 
     def part(self, one: BlockSlice, gradient: BlockGradients) -> BlockPart:
         """This worker's part of a slice. gradient: of the block."""

@@ -1,16 +1,20 @@
 """A translation of errors in a user's model or loss into ours, with sentences that the user of the edge can read."""
 
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
 import torch
 from torch import Tensor
 
 from shared.errors import DeviceError, IsthmusError, ModelError, ProtocolError
-from shared.foreign import described, foreign_code
+from shared.foreign import described, foreign_code, raise_translated
 from shared.model.features import Features, specs_of
 from shared.model.spec import TensorSpec
 from shared.registry import Labels, LossConfig
 from shared.training.device import device_failure
 from shared.training.losses import check_label_shape
 
+T = TypeVar("T")
 _IGNORED_CLASS = -100
 """The class that torch's losses leave out of the mean."""
 
@@ -23,26 +27,33 @@ def translate_failures(what: str, device: torch.device) -> foreign_code:
     return foreign_code(lambda cause: _failure(what, device, cause))
 
 
-def translate_loss_failures(loss: LossConfig, outputs: Features, labels: Features) -> foreign_code:
-    """Do the same for a body that computes a loss, of the last block's output and the labels.
+def raise_failure(what: str, device: torch.device, cause: BaseException) -> NoReturn:
+    """Raise what `translate_failures` makes of what a body has raised; see `raise_translated`."""
+    raise_translated(cause, lambda each: _failure(what, device, each))
+
+
+def computed_loss(compute: Callable[[], T], loss: LossConfig, outputs: Features, labels: Features) -> T:
+    """Compute a loss, of the last block's output and the labels, and raise what fails as `translate_failures` does.
 
     Raises ModelError for labels of a shape that the loss cannot take, ProtocolError for classes that the output does not have.
     """
-    device = outputs[0].device
-    if device.type != "cpu":
+    if outputs[0].device.type != "cpu":
         # There, a class that is none would be an assertion of a kernel, after which the whole process cannot compute any more.
         _check_labels(loss, outputs, labels)
+    try:
+        return compute()
+    except BaseException as cause:
+        raise_translated(cause, lambda each: _loss_failure(loss, outputs, labels, each))
 
-    def failure(cause: BaseException) -> BaseException:
-        try:
-            _check_labels(loss, outputs, labels)
-        except IsthmusError as wrong:
-            return wrong
-        shapes = " and ".join(str(tuple(output.shape)) for output in outputs)
-        kinds = " and ".join(f"{one.dtype} {tuple(one.shape)}" for one in labels)
-        return _failure(f"loss {loss.name!r} of an output {shapes} and labels {kinds}", device, cause)
 
-    return foreign_code(failure)
+def _loss_failure(loss: LossConfig, outputs: Features, labels: Features, cause: BaseException) -> IsthmusError:
+    try:
+        _check_labels(loss, outputs, labels)
+    except IsthmusError as wrong:
+        return wrong
+    shapes = " and ".join(str(tuple(output.shape)) for output in outputs)
+    kinds = " and ".join(f"{one.dtype} {tuple(one.shape)}" for one in labels)
+    return _failure(f"loss {loss.name!r} of an output {shapes} and labels {kinds}", outputs[0].device, cause)
 
 
 def _failure(what: str, device: torch.device, cause: BaseException) -> IsthmusError:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 import torch
+from torch import Tensor
 
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.crossing_types import CrossingTypes
@@ -48,6 +49,7 @@ class SegmentRunner:
         self._blocks = blocks
         self._own_scale = own_scale
         self._batch_size = plan.placement.batch_size
+        self._recalls, self._counts_labels = plan.recalls, plan.counts_labels
         chain, recipe = blocks.held.chain, blocks.held.recipe
         self._types = CrossingTypes(chain, recipe, plan.placement)
         self._types_may_differ = bool(chain.types) or recipe.base_precision != "fp32"
@@ -106,7 +108,7 @@ class SegmentRunner:
             return
         rows = crossing.rows.scaled(state.samples, self._batch_size)
         match crossing.cargo:
-            case (Cargo.FEATURE | Cargo.LABEL) as cargo if self._plan.recalls:
+            case (Cargo.FEATURE | Cargo.LABEL) as cargo if self._recalls:
                 state.fresh[cargo] = load
             case Cargo.FEATURE:
                 state.tensors.add_feature(crossing.index, rows, load)
@@ -114,7 +116,7 @@ class SegmentRunner:
                 for slot in crossing.slots:
                     state.tensors.add_gradient(crossing.index, crossing.at, slot, Piece(rows, load[slot]))
             case Cargo.LABEL:
-                if self._plan.counts_labels:
+                if self._counts_labels:
                     load, state.counts = load[:-1], load[-1]
                 state.labels.append(tuple(Piece(rows, one) for one in load))
             case Cargo.NORMS if load[0] is not None:
@@ -189,7 +191,12 @@ class SegmentRunner:
         state.tensors.add_gradient(last, last, 0, Piece(rows, gradients[0]))
 
     def _labels(self, state: StepInFlight, rows: Rows) -> Features:
-        return features_of(tuple(gathered(pieces, rows) for pieces in zip(*state.labels, strict=True)))
+        labels: list[Tensor] = []
+        for pieces in zip(*state.labels, strict=True):
+            tensor = gathered(pieces, rows)
+            assert tensor is not None, "labels are there"
+            labels.append(tensor)
+        return tuple(labels)
 
     def _weighted(self, state: StepInFlight, block: int, parts: tuple[Crossing | Rows, ...]) -> Iterator[WeightedPart]:
         for part in parts:
@@ -222,28 +229,26 @@ class SegmentRunner:
         return parcels
 
     def _load(self, state: StepInFlight, crossing: Crossing) -> Load:
-        rows = crossing.rows.scaled(state.samples, self._batch_size)
+        rows = self._rows(crossing.rows, state)
         match crossing.cargo:
-            case Cargo.FEATURE if rows.count:
-                return self._typed(state.tensors.sent_feature(crossing, rows), crossing)
+            case Cargo.FEATURE if rows is not None:
+                feature = state.tensors.sent_feature(crossing, rows)
+                return self._typed(feature, crossing) if self._types_may_differ else feature
             case Cargo.FEATURE:
                 # Something goes in every step, so that every worker knows of it: of a part without samples, an empty tensor.
                 kinds = enumerate(self._types.specs(crossing.index))
                 return tuple(spec.zeros(0) if slot in crossing.slots else None for slot, spec in kinds)
             case Cargo.LABEL:
-                # Of a part without samples, empty tensors of the kinds that they have.
-                labels = (
-                    self._labels(state, rows) if rows.count else tuple(one[:0] for one in _tensors(state.labels[0]))
-                )
-                if self._plan.counts_labels:
+                labels = _none_of(state.labels[0]) if rows is None else self._labels(state, rows)
+                if self._counts_labels:
                     return (*labels, state.counts)
-                return (*labels, state.numbers) if self._plan.recalls else labels
+                return (*labels, state.numbers) if self._recalls else labels
             case Cargo.ERROR_GRADIENT:
-                if not rows.count:
+                if rows is None:
                     return (None,) * len(self._types.specs(crossing.index))
                 return self._sent_gradient(state, crossing, rows)
             case Cargo.WEIGHT_GRADIENT:
-                return self._part(state, crossing.of_block) if rows.count else {}
+                return {} if rows is None else self._part(state, crossing.of_block)
             case Cargo.WEIGHTS:
                 one = crossing.of_block
                 return state.merged.pop(one, None) or self._blocks.weights(one)
@@ -264,7 +269,9 @@ class SegmentRunner:
         return self._blocks.part(one, of_block)
 
     def _sent_gradient(self, state: StepInFlight, crossing: Crossing, rows: Rows) -> Gradients:
-        gradients = self._typed(state.tensors.sent_gradient(crossing, rows), crossing)
+        gradients = state.tensors.sent_gradient(crossing, rows)
+        if self._types_may_differ:
+            gradients = self._typed(gradients, crossing)
         if state.scale is None:
             return gradients
         codec = self._plan.placement.codecs.get(Route(crossing.sender, crossing.receiver, crossing.cargo), "raw")
@@ -277,15 +284,15 @@ class SegmentRunner:
 
     def _typed(self, tensors: Slots, crossing: Crossing) -> Slots:
         """The tensors in the types in which they cross."""
-        if not self._types_may_differ:
-            return tensors
         return tuple(
             tensor if tensor is None or tensor.dtype is spec.dtype else tensor.to(spec.dtype)
             for tensor, spec in zip(tensors, self._types.specs(crossing.index), strict=True)
         )
 
     def _rows(self, rows: Rows, state: StepInFlight) -> Rows | None:
-        """The rows of this batch; None where a short one leaves none."""
+        """The rows of this batch, which are all of a whole one; None where a short one leaves none."""
+        if state.samples == self._batch_size:
+            return rows
         scaled = rows.scaled(state.samples, self._batch_size)
         return scaled if scaled.end > scaled.begin else None
 
@@ -298,5 +305,6 @@ def _keep(state: StepInFlight, of_blocks: Mapping[int, BlockGradients]) -> None:
             kept[name] = kept[name] + gradient if name in kept else gradient
 
 
-def _tensors(pieces: tuple[Piece, ...]) -> Features:
-    return features_of(tuple(piece.tensor for piece in pieces))
+def _none_of(labels: tuple[Piece, ...]) -> Features:
+    """Empty tensors of the kinds that labels have, for a part without samples."""
+    return tuple(one.tensor[:0] for one in labels if one.tensor is not None)

@@ -71,7 +71,7 @@ class random_state:
         try:
             self._before = generator_states()
         except BaseException:  # of a device that has failed
-            self._leave()
+            self.__exit__()
             raise
         torch.default_generator.manual_seed(self._seed)
         if len(self._before) > 1:
@@ -80,14 +80,12 @@ class random_state:
 
     def __exit__(self, *_: object) -> None:
         try:
-            _put_back(self._before)
+            if self._before:
+                _put_back(self._before)
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        _nesting.depth = self._depth
-        if self._depth == 0:
-            _DEFAULT_GENERATORS.release()
+            _nesting.depth = self._depth
+            if self._depth == 0:
+                _DEFAULT_GENERATORS.release()
 
     def _give_way(self) -> None:
         if self._depth or not _NEXT.locked():

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shared.concurrency.result_queue import ResultQueue
 from shared.concurrency.threads import Runner
-from shared.execution.failures import translate_failures
+from shared.execution.failures import raise_failure
 from shared.execution.step_in_flight import Parcel
 from shared.execution.step_scheduler import StepScheduler, Work
 from shared.model.features import Features
@@ -128,7 +128,7 @@ class ComputeLoop:
         """True if others wait for finished work, so that the event loop must hear of it at once."""
         self._loop: asyncio.AbstractEventLoop
         self._untaken_since = math.inf
-        """Time at which the first unreported piece was done. The compute thread's own."""
+        """Time at which the first unreported piece was done, where nobody waits. The compute thread's own."""
         self._cleared_at: dict[int, int] = {}
         """Staleness of each step that is cleared and not done. The compute thread's own."""
         self._taking = threading.Lock()
@@ -217,8 +217,7 @@ class ComputeLoop:
     def _turn(self) -> bool:
         """Begin batches and compute until another user wants the thread. Returns whether more can be computed."""
         self._untaken_since = math.inf
-        self._take_loads()
-        has_begun = self._begin_batches()
+        has_begun = self._take_in()
         if self._results.is_full or (has_begun and self._is_over):
             return self._scheduler.next_work() is not None
         work = self._scheduler.next_work()
@@ -226,15 +225,14 @@ class ComputeLoop:
             done = self._compute(work)
             if self._is_over:
                 return self._scheduler.next_work() is not None
-            self._take_loads()
-            self._begin_batches()
+            self._take_in()
             if self._results.is_full:
                 return self._scheduler.next_work() is not None
-            if (work := self._scheduler.next_work()) is not None:
-                self._announce_if_due(done)
+            if (work := self._scheduler.next_work()) is not None and (self._is_awaited or self._is_due(done)):
+                self._results.announce()
         if (source := self._source) is not None:
             if self._window.plan.samples_ahead:
-                self._take_ahead(reads=True)  # while nothing else can be computed
+                self._take_ahead(source)  # while nothing else can be computed
             self._make_ready(source)
         return False
 
@@ -245,11 +243,13 @@ class ComputeLoop:
 
     def _compute(self, work: Work) -> SegmentDone:
         started = time.monotonic()
-        with translate_failures(f"step {work.step} at {self._scheduler.worker!r}", self._device):
+        try:
             outgoing = self._scheduler.run(work)
             synchronise(self._device)
             if work.ends_step and self._record is not None:
                 self._record.write(work.step)
+        except BaseException as cause:
+            raise_failure(f"step {work.step} at {self._scheduler.worker!r}", self._device, cause)
         ended, loss = time.monotonic(), self._scheduler.finish(work)
         staleness = self._staleness_of(work)
         done = SegmentDone(
@@ -267,40 +267,36 @@ class ComputeLoop:
             self._cleared_at.pop(work.step, None)
         return staleness
 
-    def _take_loads(self) -> None:
+    def _take_in(self) -> bool:
+        """Take the loads that have come. Begin all batches that may begin and are ready, and take those whose samples may leave
+        before and that are read; returns whether any has begun."""
         while self._loads.ready:
             parcel = self._loads.ready.popleft()
             self._scheduler.deliver(parcel)
             if self._record is not None:
                 self._record.note_load(parcel)
+        first, window = self._window.begun, self._window
+        if self._source is None and first >= window.fed:
+            return False
+        source, admitted = self._source, window.admitted
+        while not self._results.is_full:
+            if window.begun < min(window.fed, admitted):
+                self._begin(window.begun)
+                continue
+            if source is None or not self._may_take(admitted):
+                break
+            begins = window.begun < admitted
+            if not (begins or source.holds_one) or not self._take_batch(source):
+                break
+        return window.begun > first
 
     def _may_take(self, admitted: int) -> bool:
         """Tell whether the next samples may be taken. admitted: see `Window`. Also on the event loop."""
         return self._window.fed < min(self._stop_step, admitted + self._window.plan.samples_ahead)
 
-    def _begin_batches(self) -> bool:
-        """Begin all that may begin and are ready, and take others that are read; returns whether any has begun."""
-        first, window = self._window.begun, self._window
-        if self._source is None and first >= window.fed:
-            return False
-        while window.begun <= window.fed and window.begun < window.admitted and not self._results.is_full:
-            if window.begun < window.fed:
-                self._begin(window.begun)
-            elif (source := self._source) is None or window.fed >= self._stop_step or not self._take_batch(source):
-                break
-        if window.plan.samples_ahead:
-            self._take_ahead(reads=False)
-        return window.begun > first
-
-    def _take_ahead(self, *, reads: bool) -> None:
-        """Take batches whose samples may leave before they begin. reads: also those that are not read."""
-        while (
-            (source := self._source) is not None
-            and (reads or source.holds_one)
-            and self._may_take(self._window.admitted)
-            and not self._results.is_full
-            and self._take_batch(source)
-        ):
+    def _take_ahead(self, source: BatchSource) -> None:
+        """Take batches whose samples may leave before they begin, also those that are not read."""
+        while self._may_take(self._window.admitted) and not self._results.is_full and self._take_batch(source):
             pass
 
     def _take_batch(self, source: BatchSource) -> bool:
@@ -323,7 +319,7 @@ class ComputeLoop:
     def _make_ready(self, source: BatchSource) -> bool:
         """Prepare as `BatchSource` says. Awaited results are reported before a long read."""
         if self._is_awaited and source.reads_long:
-            self._announce()
+            self._results.announce()
         return source.make_ready()
 
     def _begin(self, step: int) -> None:
@@ -338,19 +334,17 @@ class ComputeLoop:
         self._results.put(departing)
         for one in departing.outgoing:
             if one.crossing.cargo is Cargo.FEATURE:
-                self._announce()  # before this worker computes: samples take a link longer than anything else
+                self._results.announce()  # before this worker computes: samples take a link longer than anything else
                 break
 
-    def _announce_if_due(self, done: SegmentDone) -> None:
-        """Report finished work to the event loop, unless that can wait one piece more."""
+    def _is_due(self, done: SegmentDone) -> bool:
+        """Tell whether the event loop must hear of finished work before the next piece is done."""
         self._untaken_since = min(self._untaken_since, done.ended_seconds)
         next_ends = done.ended_seconds + (done.ended_seconds - done.started_seconds)
-        if self._is_awaited or next_ends > self._untaken_since + LATEST_SECONDS:
-            self._announce()
-
-    def _announce(self) -> None:
+        if next_ends <= self._untaken_since + LATEST_SECONDS:
+            return False
         self._untaken_since = math.inf
-        self._results.announce()
+        return True
 
 
 def _nothing() -> None:

@@ -21,6 +21,7 @@ from shared.runtime.report_relay import ReportRelay
 from shared.tensor_wire import to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import WireTensor, key_of
+from shared.transport.stream.link_estimate import LinkEstimate
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 
@@ -91,14 +92,9 @@ class LinkEnd:
         """True once the peer has ended the current stream."""
 
     @property
-    def bits_per_second(self) -> float | None:
-        """The rate of the link in the direction to the peer; None while it is not known."""
-        return None if self._stream is None else self._stream.estimate.rate.bits_per_second
-
-    @property
-    def round_trip_seconds(self) -> float | None:
-        """Return the seconds to the peer and back; None where they are not known."""
-        return None if self._stream is None else self._stream.estimate.round_trip.seconds
+    def estimate(self) -> LinkEstimate | None:
+        """Return what the last stream has shown of the way to the peer; None before the first."""
+        return None if self._stream is None else self._stream.estimate
 
     @property
     def waiting(self) -> int:

@@ -58,8 +58,8 @@ class Outbox:
             assert isinstance(parcel.load, tuple)
             parcel.waits = sum(part.nbytes for part in parcel.load if part is not None) <= MOST_WAITING_BYTES
         channel.keep(parcel)
-        if channel.first is None:
-            self._look_at(channel)
+        if channel.first is None and parcel.step >= channel.stream_step:
+            self._look_at(channel, parcel)
 
     def next(self, begun: int) -> tuple[tuple[Channel, Parcel], ...]:
         """Return the parcels to send next, together, with their channels: the most urgent; labels with their feature.
@@ -96,9 +96,9 @@ class Outbox:
         first = ((channel, channel.first) for channel in (self.channels[number] for number in bundle.together))
         return tuple((channel, parcel) for channel, parcel in first if parcel is not None and parcel.step == step)
 
-    def _look_at(self, channel: Channel) -> None:
+    def _look_at(self, channel: Channel, parcel: Parcel | None) -> None:
         """Count a channel among those by which something waits, with its first parcel, or among them no more."""
-        channel.first = parcel = channel.first_waiting() if channel.stream_step < channel.next_step else None
+        channel.first = parcel
         before, now = channel.urgency, None
         if parcel is not None:
             now = urgency(channel.crossing, parcel.step, merged=self._merged)
@@ -113,7 +113,7 @@ class Outbox:
     def note_sent(self, channel: Channel, step: int) -> None:
         """All of a channel's parcel of a step has been handed to the link."""
         channel.stream_step = step + 1
-        self._look_at(channel)
+        self._look_at(channel, channel.first_waiting() if step + 1 < channel.next_step else None)
 
     def resume(self, awaited: Sequence[tuple[Channel, int]]) -> None:
         """A new stream begins: send by each channel from the step that the peer waits for.
@@ -130,7 +130,7 @@ class Outbox:
         for channel, step in awaited:
             channel.there = step
             channel.stream_step = min(step, channel.stream_step) if self._most_ahead else step
-            self._look_at(channel)
+            self._look_at(channel, channel.first_waiting())
 
     def forget_before(self, before: int) -> None:
         """The peer has all that belongs to the steps before this one, and needs none of it again."""
@@ -142,4 +142,4 @@ class Outbox:
             kept = before - (self._keeps_first and channel.crossing.cargo is Cargo.WEIGHTS)
             channel.forget_before(kept)
             if channel.first is not None and channel.first.step < kept:  # the peer again waits for a tensor that it had
-                self._look_at(channel)
+                self._look_at(channel, channel.first_waiting())

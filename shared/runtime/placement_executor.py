@@ -269,7 +269,8 @@ class PlacementExecutor:
         seconds = 0.0 if cost is None else cost.seconds
         self._emit(events.StepComputed(step, seconds, staleness if self._learns else None))
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
-        done.links_lost = sum(end.times_lost for end in self.ends.values())
+        for end in self.ends.values():
+            done.links_lost += end.times_lost
         done.order.extend(self._order.take())
         if cost is not None:
             done.compute_seconds = cost.seconds
@@ -282,6 +283,6 @@ class PlacementExecutor:
             done.metric_values.extend(judged.values)
             done.metric_states.extend(judged.states)
         for peer, end in self.ends.items():
-            if (rate := end.bits_per_second) is not None:
-                done.rates.add(to=peer, bits_per_second=rate, round_trip_seconds=end.round_trip_seconds)
+            if (link := end.estimate) is not None and (rate := link.rate.bits_per_second) is not None:
+                done.rates.add(to=peer, bits_per_second=rate, round_trip_seconds=link.round_trip.seconds)
         self._relay.tell(done)

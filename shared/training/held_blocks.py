@@ -5,18 +5,17 @@ optimizer state of its own, and the learning rate follows from the step. So one 
 from one thread.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from shared.errors import ModelError
-from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.registry import Precision
 from shared.training import block_state
 from shared.training.averages import Averages, add_to_averages
-from shared.training.block_failures import block_failure
+from shared.training.block_failures import failures_of, raise_block_failure
 from shared.training.clipping import SKIP, BlockNorms, Clipping
 from shared.training.kept_features import KeptFeatures
 from shared.training.loss_scale import LossScale
@@ -71,11 +70,6 @@ class HeldBlocks:
         self._tied = [block.tied_parameters() for block in chain.blocks]
         self._accumulated: dict[int, BlockGradients] = {}
         """The sum of the gradients of earlier batches of the update to come, of each block."""
-        self._updating: list[int] = []
-        """The blocks that are updated, or were last."""
-        self._update_failures = foreign_code(
-            lambda cause: block_failure("the update of", cause, *(chain.blocks[index] for index in self._updating))
-        )
         self._frozen: dict[int, int] = {}
         """Digests of the parameters that do not learn, of each block that is here and has any, as they came."""
         self._held: tuple[int, ...] = ()
@@ -161,35 +155,35 @@ class HeldBlocks:
         """
         indices = tuple(indices)
         self._drop_tied(indices)
-        self._updating = [index for index in indices if index in self._learning]
-        if not self._updating or self._optimizer is None:
+        updated = {index: self._learning[index] for index in indices if index in self._learning}
+        if not updated or self._optimizer is None:
             return
         if coefficient is None:
-            self._gather(self._updating, step)
+            self._gather(updated, step)
         if not self.recipe.updates_after(step):
             return
-        parameters = [self._learning[index].values() for index in self._updating]
-        if self._clip(coefficient):
+        if self._clip(updated, coefficient):
             set_rates(self._optimizer.param_groups, self.recipe, step, rate_drops)
-            with self._update_failures:
+            try:
                 self._optimizer.step()
+            except BaseException as cause:
+                raise_block_failure("the update of", cause, *map(self.chain.blocks.__getitem__, updated))
             self.weights_version += 1
-        for of_block in parameters:
+        for of_block in updated.values():
             if self.recipe.ema is not None and self._averages is not None:
-                add_to_averages(self._averages, of_block, self.recipe.ema.decay)
-            for parameter in of_block:
+                add_to_averages(self._averages, of_block.values(), self.recipe.ema.decay)
+            for parameter in of_block.values():
                 parameter.grad = None
 
-    def _gather(self, indices: Sequence[int], step: int) -> None:
+    def _gather(self, indices: Collection[int], step: int) -> None:
         """Put the gradients of earlier batches beside what backwards have left, where an update is due; else take all away."""
         if self.recipe.accumulate_batches > 1:
             self._accumulate(indices)
             if self.recipe.updates_after(step):
                 self.put_back({index: self._accumulated.pop(index) for index in indices})
 
-    def _clip(self, coefficient: Tensor | None) -> bool:
-        """Clip the gradients of the blocks that are updated; returns whether the update is done, not skipped."""
-        updated = {index: self._learning[index] for index in self._updating}
+    def _clip(self, updated: Mapping[int, Mapping[str, nn.Parameter]], coefficient: Tensor | None) -> bool:
+        """Clip the gradients of blocks, given by their parameters; returns whether the update is done, not skipped."""
         if self.clipping is not None:
             if coefficient is None:
                 norms = {index: self.clipping.norms(index, _gradients(of)) for index, of in updated.items()}
@@ -297,8 +291,7 @@ class HeldBlocks:
         """Update a slice of a block by the gradients of its ranges, as `update` does the whole block."""
         if self._optimizer is None:
             return
-        self._updating = [index]
-        with self._update_failures:
+        with failures_of("the update of", self.chain.blocks[index]):
             self._range_updates.update(self._optimizer, self._learning[index], one, gradients, step, self.rate_drops)
         if self.recipe.ema is not None and self._averages is not None:
             self._range_updates.average(self._averages, self._learning[index], one, step, self.recipe.ema.decay)

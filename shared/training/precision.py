@@ -1,9 +1,10 @@
 """The precision in which a forward and a loss compute: that of the weights, or a shorter one where torch finds it safe."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -24,7 +25,12 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def computing(precision: Precision, device: torch.device = _HOST) -> AbstractContextManager[object]:
     """Have this thread compute in a precision while the body runs. A backward belongs outside: it follows its forward."""
-    return nullcontext() if precision == "fp32" else torch.autocast(device.type, _TYPES[precision])
+    return computing_in(precision, device)()
+
+
+def computing_in(precision: Precision, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+    """Return the maker of the contexts of `computing`, for who needs one at every step."""
+    return nullcontext if precision == "fp32" else partial(torch.autocast, device.type, _TYPES[precision])
 
 
 def check_precision(precision: Precision, device: torch.device, worker: str) -> None:

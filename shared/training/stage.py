@@ -4,7 +4,7 @@ It does not know whether it is first or last, nor where its inputs come from or 
 same wherever it runs: its random state is derived from (seed, step, block). Called from one thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 
-from shared.foreign import foreign_code
 from shared.model.chain import Block, Chain
 from shared.model.features import Features, Gradients, Slots, call_module
 from shared.model.random_state import GeneratorWatch, generators_held, random_state
 from shared.training.activations import run_again_later
-from shared.training.block_failures import block_failure, failures_of
+from shared.training.block_failures import failures_of, raise_block_failure
 from shared.training.held_blocks import HeldBlocks
-from shared.training.precision import computing
+from shared.training.precision import computing_in
 from shared.training.recipe import Recipe
 
 
@@ -42,6 +41,7 @@ class Stage:
     def __init__(self, held: HeldBlocks, first: int, stop: int, *, first_sample: int = 0) -> None:
         """first_sample: of the batch, where the stage has a part of it: other parts draw other random numbers."""
         self.held = held
+        self.device = held.device
         self.first, self.stop = first, stop
         self.blocks: tuple[Block, ...] = held.chain.blocks[first:stop]
         """The blocks that this stage runs, in order."""
@@ -51,20 +51,17 @@ class Stage:
         self.gradients_return = held.chain.is_answered(first, stop)
         """True if error gradients return to outputs that the stage has made, because any is of use there."""
         self._random_parts = (first_sample,) if first_sample else ()
-        self._running = 0
-        """Position among `blocks` of the block that is run, or was last."""
-        # Made once, because a step that is short would feel it.
-        self._block_failures = foreign_code(lambda cause: block_failure("", cause, self.blocks[self._running]))
-        self._backward_failures = failures_of("the backward of", *self.blocks)
         self._sets_generators: bool | None = None
         """True if a backward sets the default generators, as `torch.utils.checkpoint` does; None until one has run."""
-        self._computing = partial(computing, held.precision, held.device)
-        self._types = _types_at(held, first) if held.chain.types else None
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the held blocks."""
-        return self.held.device
+        self._computing = computing_in(held.precision, held.device)
+        self._types = _types_at(held, first) if held.chain.types else []
+        """By slot of the inputs, the types that the first block takes; empty where precisions change none."""
+        prepared = {
+            self._fitting: bool(self._types and self.blocks),
+            self._writable: bool(self.blocks) and self.blocks[0].modifies_input,
+        }
+        self._prepared = [prepare for prepare, is_needed in prepared.items() if is_needed]
+        """Functions through which the inputs go before the first block takes them."""
 
     def forward(self, step: int, inputs: Slots, *, input_gradient: bool, weights: Weights | None = None) -> Graph:
         """Run the blocks in training mode and keep the graph. Raises ModelError when a block fails.
@@ -82,7 +79,8 @@ class Stage:
         for _, leaf in leaves:
             leaf.requires_grad_()
         with torch.set_grad_enabled(bool(leaves) or self.trainable):
-            graph = Graph(self._run(step, self._beyond(sources), weights), [None] * len(sources))
+            entering = sources if self.held.precision == "fp32" else _views(sources)
+            graph = Graph(self._run(step, entering, weights), [None] * len(sources))
         for slot, leaf in leaves:
             # A hook sees the gradient with the strides that the backward made; `.grad` would have the input's.
             leaf.register_hook(partial(graph.input_gradients.__setitem__, slot))  # type: ignore[no-untyped-call]
@@ -94,18 +92,19 @@ class Stage:
         Returns the error gradients at the inputs: None at each if `forward` was not asked for them, and at those that no
         gradient reaches. Raises ModelError when the backward fails.
         """
-        pairs = zip(graph.outputs, gradients, strict=True)
-        of_use = tuple(self._at_output(output, gradient) for output, gradient in pairs)
+        at_outputs: list[Tensor | None] = []
+        roots: list[Tensor] = []
+        at_roots: list[Tensor] = []
+        for output, gradient in zip(graph.outputs, gradients, strict=True):
+            if output is None or gradient is None or not output.requires_grad:
+                at_outputs.append(None)
+                continue
+            roots.append(output)
+            at_roots.append(gradient.to(self.device, output.dtype))
+            at_outputs.append(at_roots[-1])
         if not self.blocks:  # inputs and outputs are one
-            return of_use
-        pairs = zip(graph.outputs, of_use, strict=True)
-        roots = tuple(output for output, gradient in pairs if output is not None and gradient is not None)
-        return self._backward(graph, roots, tuple(gradient for gradient in of_use if gradient is not None))
-
-    def _at_output(self, output: Tensor | None, gradient: Tensor | None) -> Tensor | None:
-        if output is None or gradient is None or not output.requires_grad:
-            return None
-        return gradient.to(self.device, output.dtype)
+            return tuple(at_outputs)
+        return self._backward(graph, tuple(roots), tuple(at_roots))
 
     def backward_from(self, graph: Graph, loss: Tensor) -> Gradients:
         """The same where the graph goes on from the outputs to a loss, a scalar: backward from there, in one go."""
@@ -115,11 +114,13 @@ class Stage:
 
     def _backward(self, graph: Graph, roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> Gradients:
         if roots:
-            with self._backward_failures:
+            try:
                 if self._sets_generators is False:
                     run_engine(roots, gradients)
                 else:
                     self._run_with_generators(roots, gradients)
+            except BaseException as cause:
+                raise_block_failure("the backward of", cause, *self.blocks)
         return tuple(graph.input_gradients)
 
     def _run_with_generators(self, roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
@@ -148,15 +149,18 @@ class Stage:
             return self._run(step, self._placed(inputs), weights)
 
     def _run(self, step: int, features: Slots, weights: Weights | None) -> Slots:
-        features = self._writable(self._fitting(features))
+        for prepare in self._prepared:
+            features = prepare(features)
         self._set_mode(training=True)
-        with self._block_failures, self._computing():
-            runs_again = self.held.recipe.checkpoint_activations and torch.is_grad_enabled()
-            for position, block in enumerate(self.blocks):
-                self._running = position
+        runs_again = self.held.recipe.checkpoint_activations and torch.is_grad_enabled()
+        with self._computing():
+            for block in self.blocks:
                 values = None if weights is None else weights[block.index] or None
                 run = partial(self._run_block, block, step, values)
-                features = run_again_later(block, run, features) if runs_again else run(*features)
+                try:
+                    features = run_again_later(block, run, features) if runs_again else run(*features)
+                except BaseException as cause:
+                    raise_block_failure("", cause, block)
         return features
 
     def _run_block(
@@ -170,25 +174,15 @@ class Stage:
     def _placed(self, features: Slots) -> Slots:
         return tuple(None if tensor is None else tensor.to(self.device) for tensor in features)
 
-    def _beyond(self, leaves: Slots) -> Slots:
-        """Return the same as no leaves: autocast casts a leaf once for all uses, and one process has none there."""
-        if self.held.precision == "fp32":
-            return leaves
-        return tuple(None if leaf is None else leaf.view_as(leaf) for leaf in leaves)
-
     def _fitting(self, features: Slots) -> Slots:
         """Return features of types that the blocks take: what another precision has made as it would be without any."""
-        if self._types is None or not self.blocks:
-            return features
         return tuple(
             tensor if tensor is None or tensor.dtype in types else tensor.to(types[0])
             for tensor, types in zip(features, self._types, strict=True)
         )
 
     def _writable(self, features: Slots) -> Slots:
-        """Return features that the first block may write to: copies, if it does."""
-        if not self.blocks or not self.blocks[0].modifies_input:
-            return features
+        """Return copies, which the first block may write to."""
         return tuple(None if tensor is None else tensor.clone() for tensor in features)
 
     def copy_weights(self) -> Weights:
@@ -202,7 +196,7 @@ class Stage:
             for block in self.blocks
         }
 
-    def predict_weights(self, pending: Sequence[int]) -> Weights | None:
+    def predict_weights(self, pending: Iterable[int]) -> Weights | None:
         """A copy of the trainable parameters as the updates of the pending steps are likely to leave them.
 
         None where the recipe corrects no staleness, and where none of these steps updates anything.
@@ -232,7 +226,7 @@ class Stage:
             for name, copy in weights[block.index].items():
                 parameter, gradient, copy.grad = parameters[name], copy.grad, None
                 if gradient is not None and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
-                    with self._backward_failures:
+                    with failures_of("the backward of", *self.blocks):
                         run_engine((parameter,), (gradient,))
                     continue
                 if parameter.grad is not None and gradient is not None:
@@ -243,11 +237,13 @@ class Stage:
     def evaluate(self, inputs: Slots) -> Slots:
         """Forward in evaluation mode without a graph; nothing changes."""
         self._set_mode(training=False)
-        with torch.no_grad(), self._block_failures, self._computing():
-            features = self._writable(self._fitting(self._placed(inputs)))
-            for position, block in enumerate(self.blocks):
-                self._running = position
-                features = call_module(block.module, features)
+        with torch.no_grad(), self._computing():
+            features = self._placed(inputs)
+            for prepare in self._prepared:
+                features = prepare(features)
+            for block in self.blocks:
+                with failures_of("", block):
+                    features = call_module(block.module, features)
         return features
 
     def _set_mode(self, *, training: bool) -> None:
@@ -260,6 +256,11 @@ def _types_at(held: HeldBlocks, feature: int) -> list[tuple[torch.dtype, ...]]:
     """By slot of a feature, the types that a worker's blocks take: that of the base precision, and that of the worker's own."""
     base = [spec.dtype for spec in held.chain.features[feature]]
     return list(zip(base, held.chain.types.get(held.precision, [base] * (feature + 1))[feature], strict=True))
+
+
+def _views(leaves: Slots) -> Slots:
+    """Return the same as no leaves: autocast casts a leaf once for all uses, and one process has none there."""
+    return tuple(None if leaf is None else leaf.view_as(leaf) for leaf in leaves)
 
 
 def lone_stage(chain: Chain, first: int, stop: int, recipe: Recipe, device: torch.device) -> Stage:

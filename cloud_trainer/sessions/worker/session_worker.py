@@ -120,7 +120,8 @@ class SessionWorker:
     @property
     def link_rates(self) -> dict[str, float | None]:
         """Return the measured bits per second of each training link, by the worker at its other end."""
-        return {peer: end.bits_per_second for peer, end in self.executor.ends.items()}
+        links = {peer: end.estimate for peer, end in self.executor.ends.items()}
+        return {peer: None if link is None else link.rate.bits_per_second for peer, link in links.items()}
 
     @property
     def under_way(self) -> str:

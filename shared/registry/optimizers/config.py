@@ -157,8 +157,10 @@ else:
 
 def base_rates(config: OptimizerConfig) -> list[float]:
     """List the base rates: of the parameters in no group, and of each group."""
-    own = (group.learning_rate for group in config.groups)
-    return [config.learning_rate, *(config.learning_rate if rate is None else rate for rate in own)]
+    rates = [config.learning_rate]
+    for group in config.groups:
+        rates.append(config.learning_rate if group.learning_rate is None else group.learning_rate)
+    return rates
 
 
 def spec_of(config: _Chosen) -> OptimizerSpec[Any]:

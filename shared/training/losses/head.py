@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from operator import attrgetter
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,10 @@ from shared.training.losses.labels import BatchLabels, check_label_count, check_
 
 if TYPE_CHECKING:
     from shared.training.metrics import Tally
+
+
+_LOOK = attrgetter("shape", "dtype")
+"""Shape and type of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +56,11 @@ class ComputedLoss(NamedTuple):
 
 def whole_loss(parts: Sequence[BatchLoss]) -> BatchLoss:
     """The loss of a batch that was computed in these parts, one or more: their mean, weighted by samples."""
+    if len(parts) == 1:
+        return parts[0]
     samples = sum(part.samples for part in parts)
     counts = [part.correct for part in parts if part.correct is not None]
-    loss = parts[0].loss if len(parts) == 1 else sum(part.loss * part.samples for part in parts) / samples
+    loss = sum(part.loss * part.samples for part in parts) / samples
     return BatchLoss(loss, sum(counts) if len(counts) == len(parts) else None, samples)
 
 
@@ -64,8 +71,8 @@ class LossHead:
     def __init__(self, loss: LossConfig, allowed: Allowed | None) -> None:
         """allowed: names of functions that it may be, beside those of `LOSSES`. Raises ModelError or ConfigError."""
         self._loss, self._labels = loss, loss.labels
-        self._checked: tuple[list[torch.Size], list[tuple[torch.Size, torch.dtype]]] | None = None
-        """The shapes of the last outputs, and the shapes and types of the last labels."""
+        self._checked: tuple[list[Any], list[Any]] | None = None
+        """Shapes and types of the last outputs, and of the last labels."""
         self._arguments: dict[str, Any] = {}
         """The arguments of the function beside outputs and labels, for the last outputs."""
         if loss.name in LOSSES:
@@ -101,9 +108,8 @@ class LossHead:
                 "worker must have the last block for all samples"
             )
         fitted = self._fitted(outputs, label_tensors(labels))
-        given = (each[0] if len(each) == 1 else each for each in (outputs, fitted))
         summing = {} if counts is None else {"reduction": "sum"}
-        loss = self._function(*given, **self._arguments, **summing)
+        loss = self._function(_given(outputs), _given(fitted), **self._arguments, **summing)
         if loss.numel() != 1:
             raise ModelError(
                 f"loss {self._loss.name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
@@ -152,7 +158,7 @@ class LossHead:
 
     def _fitted(self, outputs: Features, labels: Features) -> Features:
         """The labels as the function takes them, on the device of the outputs."""
-        layout = [one.shape for one in outputs], [(one.shape, one.dtype) for one in labels]
+        layout = list(map(_LOOK, outputs)), list(map(_LOOK, labels))
         if layout != self._checked:  # batch after batch has the same
             check_label_count(self._loss, len(labels))
             for one in labels:
@@ -168,6 +174,10 @@ class LossHead:
         if self._labels is Labels.ALIKE and there[0].dim() < output.dim():
             return (there[0].unsqueeze(-1),)
         return there
+
+
+def _given(tensors: Features) -> Tensor | Features:
+    return tensors[0] if len(tensors) == 1 else tensors
 
 
 def _check_function(loss: LossConfig, function: Callable[..., object]) -> None:

@@ -28,7 +28,7 @@ def narrowed(labels: Tensor) -> Tensor:
     """Integer labels in the least width that holds them all, as they travel; others as they are."""
     if labels.is_floating_point() or not labels.numel():
         return labels
-    low, high = (int(extreme) for extreme in labels.aminmax())
+    low, high = map(int, labels.aminmax())
     for dtype in _WIDTHS:
         holds = torch.iinfo(dtype)
         if holds.min <= low and high <= holds.max:

@@ -26,7 +26,7 @@ class Replay:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
-        weights = self._stage.predict_weights([pending for pending, _ in self._history])
+        weights = self._stage.predict_weights(pending for pending, _ in self._history)
         self._history.append((step, inputs))
         return self._stage.forward_only(step, inputs, weights)
 

@@ -28,7 +28,7 @@ class Stash:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
-        weights = self._stage.predict_weights([pending for pending, _, _ in self._history]) or self._present_weights()
+        weights = self._stage.predict_weights(pending for pending, _, _ in self._history) or self._present_weights()
         if self._history:
             renew_buffers(*self._stage.blocks)
         graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient, weights=weights)

@@ -28,7 +28,8 @@ class SendCredits:
     def __init__(self, window_bytes: int) -> None:
         """window_bytes: limit of the bytes under way. The owner changes it, and the pace, as it learns the link's rate."""
         self.sent_bytes = 0
-        self.acknowledged_bytes = 0
+        self.under_way_bytes = 0
+        """Sent and not acknowledged."""
         self.window_bytes = window_bytes
         self.pace_bits_per_second = float("inf")
         self._next_seconds = 0.0
@@ -38,9 +39,9 @@ class SendCredits:
         self._changed = asyncio.Event()
 
     @property
-    def under_way_bytes(self) -> int:
-        """Sent and not acknowledged."""
-        return self.sent_bytes - self.acknowledged_bytes
+    def acknowledged_bytes(self) -> int:
+        """Count the bytes that have arrived, as the peer has said."""
+        return self.sent_bytes - self.under_way_bytes
 
     @property
     def room_bytes(self) -> int:
@@ -58,6 +59,7 @@ class SendCredits:
             self._changed.clear()
             await self._changed.wait()
         self.sent_bytes += count
+        self.under_way_bytes += count
         return waited
 
     async def _pace(self, count: int) -> bool:
@@ -73,7 +75,8 @@ class SendCredits:
 
     def acknowledge(self, ack: Ack) -> None:
         """Take an ack. Raises ProtocolError for more than was sent, less than an ack before it, or a clock that goes back."""
-        if not self.acknowledged_bytes <= ack.received_bytes <= self.sent_bytes:
+        under_way_bytes = self.sent_bytes - ack.received_bytes
+        if not 0 <= under_way_bytes <= self.under_way_bytes:
             raise ProtocolError(
                 f"the peer acknowledges {ack.received_bytes} bytes of {self.sent_bytes} sent, after {self.acknowledged_bytes}"
             )
@@ -82,7 +85,7 @@ class SendCredits:
                 f"the peer's clock is at {ack.receiver_nanoseconds} nanoseconds, after {self._receiver_nanoseconds}"
             )
         self._receiver_nanoseconds = ack.receiver_nanoseconds
-        self.acknowledged_bytes = ack.received_bytes
+        self.under_way_bytes = under_way_bytes
         self._granted_bytes = ack.credit_bytes
         self._changed.set()
 

@@ -17,7 +17,7 @@ from shared.transport.stream.link_estimate import LinkEstimate
 from shared.transport.stream.packets import Packet, PacketChannel, undamaged
 from shared.transport.stream.peer_clock import PeerClock
 from shared.transport.stream.reminder import Reminder
-from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK
+from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK, allowance
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
 ACK_DELAY_SECONDS = 0.2
@@ -133,7 +133,7 @@ class Duplex(Generic[Out, In]):
         message: goes with the first chunk.
         """
         first, *others = tensors
-        if self.estimate.wants_ack(len(first.payload), time.monotonic()):
+        if self.estimate.round_trip.is_due(len(first.payload), time.monotonic()):
             await self._send((first,), message, measures=True)
             tensors, message = tuple(others), None
         if tensors:
@@ -254,7 +254,7 @@ class Duplex(Generic[Out, In]):
         return min(max(-(-count // LEAST_CHUNKS_OF_A_TENSOR), least), self._chunk_bytes)
 
     def _allow(self, received_bytes: int) -> None:
-        allowed = self.estimate.allowance(self._largest_chunk_bytes)
+        allowed = allowance(self.estimate.rate, self._largest_chunk_bytes)
         if allowed is None:
             # The link carries at least what has arrived.
             self._credits.window_bytes = INITIAL_WINDOW_BYTES + received_bytes

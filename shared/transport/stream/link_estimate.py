@@ -1,4 +1,4 @@
-"""The estimate of a link: all that the sender of a stream learns of it from acks, and the pace that follows from that.
+"""The estimate of a link: all that the sender of a stream learns of it from acks.
 
 Knows nothing of gRPC; the caller brings the clocks.
 """
@@ -7,7 +7,6 @@ from collections import deque
 from statistics import median
 
 from shared.transport.stream.link_rate import LinkRate
-from shared.transport.stream.sending import Allowance, allowance
 
 MEMORY_SECONDS = 10.0
 """Time for which an ack is remembered: after that, the way may have become longer for good."""
@@ -46,7 +45,8 @@ class RoundTrip:
         return self._shortest[0][1] if self._shortest else None
 
     def is_due(self, chunk_bytes: int, now_seconds: float) -> bool:
-        """Tell whether this chunk should be acknowledged: it is small, and the last measurement is too old."""
+        """Tell whether this chunk should be sent by itself and acknowledged: it is small, and the last measurement is too
+        old."""
         latest = self._shortest[-1][0] if self._shortest else float("-inf")
         return chunk_bytes <= SMALL_BYTES and now_seconds > latest + RENEWED_SECONDS
 
@@ -98,14 +98,6 @@ class LinkEstimate:
         self._suspicion = Suspicion()
         self._measured_seconds = 0.0
         """Time of the last tensor that measured the link."""
-
-    def allowance(self, largest_chunk_bytes: int) -> Allowance | None:
-        """Return the limits of the sender now; None before the rate is known."""
-        return allowance(self.rate, largest_chunk_bytes)
-
-    def wants_ack(self, chunk_bytes: int, now_seconds: float) -> bool:
-        """Tell whether this chunk should be sent by itself and acknowledged, so that it shows the round trip."""
-        return self.round_trip.is_due(chunk_bytes, now_seconds)
 
     def begin_measurement(self, now_seconds: float) -> bool:
         """Tell whether a tensor sent now should measure the link, which then counts as measured."""
