@@ -38,51 +38,94 @@ if TYPE_CHECKING:
     from edge_agent.training.result import Summary, TrainingResult
     from edge_agent.training.statistics import Statistics
     from shared.config import load_config
+    from shared.errors import (
+        AccessError,
+        BusyError,
+        ConfigError,
+        DataError,
+        DeviceError,
+        DivergedError,
+        FailedError,
+        GoneError,
+        IsthmusError,
+        ListenError,
+        ModelError,
+        PlanError,
+        ProtocolError,
+        RefusedError,
+        StalledError,
+        StoppedError,
+        StorageError,
+        UnreachableError,
+    )
     from shared.events import Event
 
 __all__ = [
+    "AccessError",
     "ActivityChanged",
     "BeganAgain",
+    "BusyError",
     "CheckpointShared",
     "CheckpointTaken",
+    "ConfigError",
+    "DataError",
+    "DeviceError",
+    "DivergedError",
     "EdgeConfig",
     "Ended",
     "Evaluated",
     "Event",
+    "FailedError",
+    "GoneError",
     "HandedOver",
     "HistoryRow",
+    "IsthmusError",
     "LinkLost",
+    "ListenError",
     "Migrated",
     "MigrationFailed",
+    "ModelError",
     "Placed",
+    "PlanError",
     "Prepared",
+    "ProtocolError",
+    "RefusedError",
     "Relayed",
     "Replaced",
     "RolledBack",
     "RowAdded",
     "RunHandle",
+    "StalledError",
     "Statistics",
     "StepFinished",
     "StoodIn",
+    "StoppedError",
+    "StorageError",
     "Summary",
     "TrainingResult",
+    "UnreachableError",
     "load_config",
     "run_training",
     "train",
 ]
 
-_MODULES = dict.fromkeys(__all__, "edge_agent.training.events") | {
-    "EdgeConfig": "edge_agent.config",
-    "Event": "shared.events",
-    "HistoryRow": "edge_agent.training.history",
-    "RunHandle": "edge_agent.callbacks.run_handle",
-    "Statistics": "edge_agent.training.statistics",
-    "Summary": "edge_agent.training.result",
-    "TrainingResult": "edge_agent.training.result",
-    "load_config": "shared.config",
-    "run_training": "edge_agent.run",
-    "train": "edge_agent.run",
-}
+_ERRORS = [name for name in __all__ if name.endswith("Error")]
+_MODULES = (
+    dict.fromkeys(__all__, "edge_agent.training.events")
+    | dict.fromkeys(_ERRORS, "shared.errors")
+    | {
+        "EdgeConfig": "edge_agent.config",
+        "Event": "shared.events",
+        "HistoryRow": "edge_agent.training.history",
+        "RunHandle": "edge_agent.callbacks.run_handle",
+        "Statistics": "edge_agent.training.statistics",
+        "Summary": "edge_agent.training.result",
+        "TrainingResult": "edge_agent.training.result",
+        "load_config": "shared.config",
+        "run_training": "edge_agent.run",
+        "train": "edge_agent.run",
+    }
+)
 
 
 def _check_packages() -> None:

@@ -38,6 +38,10 @@ class RunHandle:
         """Ask for the end of the run at its next step boundary, as `edge-agent drain` does; `run --resume` goes on."""
         self._ask(lambda: self._operated.drain(pb.EdgeControlServiceDrainRequest()))
 
+    def finish(self) -> None:
+        """Ask the run to finish at its next step boundary with its results, as `edge-agent drain --finish` does."""
+        self._ask(lambda: self._operated.drain(pb.EdgeControlServiceDrainRequest(finish=True)))
+
     def take_checkpoint(self) -> None:
         """Ask for a checkpoint at the next step boundary, as `edge-agent checkpoint` does."""
         self._ask(lambda: self._operated.take_checkpoint(pb.TakeCheckpointRequest()))

@@ -112,10 +112,15 @@ def drain(
     leave: Annotated[
         bool, typer.Option("--leave", help="Leave the group of devices, which goes on without it.")
     ] = False,
+    finish: Annotated[
+        bool,
+        typer.Option("--finish", help="The run counts as done there: it writes its results, and ends with code 0."),
+    ] = False,
 ) -> None:
     """End the run as SIGTERM does: at the next step boundary and with a checkpoint."""
-    answer = agent.service.call("Drain", SOON_SECONDS, leave=leave)
-    agent.show(answer, f"the run ends at the next step boundary{', and leaves its group' if leave else ''}")
+    answer = agent.service.call("Drain", SOON_SECONDS, leave=leave, finish=finish)
+    how = ", and leaves its group" if leave else ", with its results" if finish else ""
+    agent.show(answer, f"the run ends at the next step boundary{how}")
 
 
 @AGENT.command

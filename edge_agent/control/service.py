@@ -103,10 +103,15 @@ class EdgeControl:
 
     async def drain(self, request: pb.EdgeControlServiceDrainRequest) -> pb.EdgeControlServiceDrainResponse:
         """End the run."""
+        if request.finish:
+            self._check_may_finish()
         if request.leave:
             self._check_may_leave()
-        _log.info("told to drain", leave=request.leave)
-        self._state.shutdown.drain(leave=request.leave)
+        _log.info("told to drain", leave=request.leave, finish=request.finish)
+        if request.finish:
+            self._state.pause.boundary.request_end()
+        else:
+            self._state.shutdown.drain(leave=request.leave)
         await self._tell_health()
         return pb.EdgeControlServiceDrainResponse()
 
@@ -268,6 +273,15 @@ class EdgeControl:
                 "this device is in no group (group.name), so that there is nothing to leave; drain without --leave",
             )
         self._open_run()
+
+    def _check_may_finish(self) -> None:
+        """Refuse to finish in a group, whose members all do its steps. Raises StatusError."""
+        if self._state.config.member is not None:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "this device is in a group (group.name), whose members all do the same steps; drain without --finish, or with "
+                "--leave alone",
+            )
 
     def _open_run(self) -> OpenRun:
         run = self._state.run

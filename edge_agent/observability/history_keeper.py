@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.experiment.building import Experiment
-from edge_agent.training.events import BeganAgain, Ended, Evaluated, RolledBack, RowAdded, SessionOpened
+from edge_agent.training.events import BeganAgain, Ended, Evaluated, Finishing, RolledBack, RowAdded, SessionOpened
 from edge_agent.training.history import HistoryFile, HistoryRow
 from edge_agent.training.open_run import OpenedSession
 from edge_agent.training.statistics import Statistics
@@ -40,6 +40,7 @@ class HistoryKeeper:
         events.subscribe(SessionOpened, lambda event: self._begin(event.run.session))
         events.subscribe(Computed, self._note_computed)
         events.subscribe(Evaluated, self._add)
+        events.subscribe(Finishing, lambda _event: self._end())
         events.subscribe(RolledBack, lambda event: self._go_back(event.step))
         events.subscribe(BeganAgain, lambda _event: self._go_back(0))
         events.subscribe(Ended, lambda _event: self._statistics.of_steps.end())
@@ -62,6 +63,13 @@ class HistoryKeeper:
         step = self._statistics.steps
         self._look_ahead(step)
         if not self._experiment.evaluates_at(step):
+            self._add(None)
+
+    def _end(self) -> None:
+        """Add the row of an early end, where it has none; if an evaluation follows, its row is that of the end."""
+        assert self._experiment is not None, "steps follow the opening of the session"
+        rows, step = self._statistics.history, self._statistics.steps
+        if not self._experiment.evaluates_at(step) and not (rows and rows[-1].step == step):
             self._add(None)
 
     def _begin(self, session: OpenedSession) -> None:

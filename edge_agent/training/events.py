@@ -126,6 +126,11 @@ class Progressed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Finishing(Event):
+    """The run is asked to finish, and the step before this boundary is its last one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drained(Event):
     """Nothing is in flight, and work other than a step comes next."""
 

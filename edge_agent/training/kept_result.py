@@ -24,8 +24,8 @@ _log = structlog.get_logger(__name__)
 
 
 def kept_result(experiment: Experiment, stored: StoredSession) -> TrainingResult | None:
-    """Return the result of a session that has done all steps of `experiment`, or has ended early; None if some are left, or it
-    is not whole.
+    """Return the result of a session that has done all steps of `experiment`, has ended early, or was asked to finish before
+    them; None if some are left, or it is not whole.
 
     The experiment's module then has its weights. Blocks. Raises StorageError.
     """
@@ -33,7 +33,8 @@ def kept_result(experiment: Experiment, stored: StoredSession) -> TrainingResult
         return None
     rows = [HistoryRow(*row) for row in kept.facts.get("history", ())]
     training, steps = experiment.config.training, kept.name.step
-    if steps != experiment.steps and not ends_early(rows, training.early_stop):
+    ends_here = experiment.steps in (steps, kept.facts.get("finished_of_steps"))
+    if not ends_here and not ends_early(rows, training.early_stop):
         return None
     result = TrainingResult.kept(experiment.chain.module.to("cpu"), kept.facts, kept.data)
     return replace(result, best=best_of(rows, training.keep_best, stored, result.module, steps))

@@ -17,6 +17,8 @@ class StepBoundary:
     def __init__(self) -> None:
         self._requested = asyncio.Event()
         self._at_request: list[Callable[[], object]] = []
+        self.is_end_requested = False
+        """True if the run is to finish at the next one, as if its last step were there. It stands in the run's next session."""
 
     @property
     def requested(self) -> bool:
@@ -28,6 +30,11 @@ class StepBoundary:
         self._requested.set()
         for stop_feeding in self._at_request:
             stop_feeding()
+
+    def request_end(self) -> None:
+        """Request that the run finishes at the next boundary after its first step."""
+        self.is_end_requested = True
+        self.request()
 
     @contextmanager
     def stopping(self, stop_feeding: Callable[[], object]) -> Iterator[None]:

@@ -69,6 +69,8 @@ class Summary:
     """Rows of the run, the last one of its end."""
     best_step: int | None = None
     """Step of the weights in `best.safetensors`; None where none are kept."""
+    finished_of_steps: int | None = None
+    """Steps that the run would have had, had it not been asked to finish after `steps`; None if it was not."""
 
     @classmethod
     def of(
@@ -105,6 +107,7 @@ class Summary:
             metrics=dict(statistics.metrics),
             settings=settings,
             history=list(statistics.history),
+            finished_of_steps=statistics.finished_of_steps,
         )
 
 

@@ -81,6 +81,8 @@ class Statistics:
     """Sentences that name the trainers that cannot be reached, while the run waits for them."""
     deployment: Deployment = field(default_factory=Deployment)
     """Deployment in force."""
+    finished_of_steps: int | None = None
+    """Steps that the run would have, had it not been asked to finish before; None if it was not."""
     steps: int = 0
     """Steps that all workers have done so far."""
     samples: int = 0

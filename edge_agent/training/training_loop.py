@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edge_agent.coordinator import Action, BoundaryReached, ChangeDone, GoodWeightsWanted, StepsDone, StopReached
 from edge_agent.sessions.device_worker import DeviceWorker
-from edge_agent.sessions.group_member import begin_in_group, leave_after
+from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.admissions import Admissions
@@ -23,6 +23,7 @@ from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.detours import Detours
 from edge_agent.training.divergence import LossCheck
+from edge_agent.training.early_end import EarlyEnd
 from edge_agent.training.evaluation import Evaluator
 from edge_agent.training.events import (
     Activity,
@@ -35,7 +36,7 @@ from edge_agent.training.events import (
     RolledBack,
 )
 from edge_agent.training.group_exit import GroupExit
-from edge_agent.training.improvement import ends_early, rate_drops
+from edge_agent.training.improvement import rate_drops
 from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
@@ -117,13 +118,12 @@ class TrainingLoop:
         )
         self._evaluated_step = 0
         """Next step at the time of the last evaluation."""
-        self._configured_steps = experiment.steps
-        """Steps of the run, unless it ends early."""
         self._resumes = False
         """True if the next checkpoint to restore is an earlier process's."""
         self._is_unseated = config.member is not None
         """True for a member of a group until it has begun in that."""
         self._exit = GroupExit(session, pause)
+        self._early_end = EarlyEnd(session, pause, self._exit, statistics, emit)
         self._links: Links | None = None
         self.averages: Mapping[str, Tensor] = {}
         """Averages of the weights that were brought home, by the names of their parameters; none without training.ema."""
@@ -211,15 +211,6 @@ class TrainingLoop:
                 return action
             joined = changed
 
-    def _take_back_end(self) -> None:
-        """Have the history of a longer run be that of one: rows and evaluations of an earlier end are none of it."""
-        rows, experiment = self._statistics.history, self._experiment
-        if rows and not experiment.evaluates_at(step := rows[-1].step):
-            per_epoch = experiment.recipe.steps_per_epoch
-            ends_epoch = 0 < experiment.recipe.boundary_from(step // per_epoch * per_epoch) == step
-            if not ends_epoch or rows[-1].test_loss is not None:
-                self._statistics.take_back_end(ends_epoch=ends_epoch)
-
     def _may_change(self) -> bool:
         """Tell whether the placement may change at a boundary. Each lasts for a step at least, except during a pause."""
         return self._pause.requested or self.step != self._changed_step
@@ -247,7 +238,7 @@ class TrainingLoop:
             await self.step_runner.do(linked, batches, self._experiment.recipe.boundary_from(taken))
             while True:
                 await self._evaluate_if_due()
-                await self._end_early_if_due()
+                await self._early_end.end_if_no_better(self.step)
                 if self._best.is_due(self.step):
                     await self._keep_best()
                 action = await self._at_boundary()
@@ -262,7 +253,8 @@ class TrainingLoop:
     def _next_stop_step(self) -> int:
         """Return the latest end of the next stretch. It is not each epoch's end: draining takes time."""
         step, ends, boundary_from = self.step, [self._experiment.steps], self._experiment.recipe.boundary_from
-        if self._exit.is_asked or (step == self._changed_step and self.deployer.is_ready):
+        is_end_requested = self._exit.is_asked or self._boundary.is_end_requested
+        if is_end_requested or (step == self._changed_step and self.deployer.is_ready):
             return boundary_from(step + 1)  # the end, or another change, waits for it
         ends += [(step // every + 1) * every for every in self._experiment.evaluation_every if every]
         ends += [position for position in self._experiment.scheduled_steps if position > step][:1]
@@ -270,6 +262,8 @@ class TrainingLoop:
 
     async def _at_boundary(self) -> Action:
         """Do the work that waited for a moment with nothing in flight. Returns what follows."""
+        if self._early_end.end_if_asked(self.step):
+            await self._evaluate_if_due()
         is_end = self.step == self._experiment.steps
         if not is_end:
             self._boundary.clear_request()  # later requests may need another boundary
@@ -305,19 +299,6 @@ class TrainingLoop:
         _log.info("evaluated", epoch=epoch, loss=round(found.loss, 4), accuracy=found.accuracy, **shown)
         self._evaluated_step = step
 
-    async def _end_early_if_due(self) -> None:
-        """Make this step the last one of the run, in a group of all members, where the evaluations say so."""
-        config, step = self._experiment.config, self.step
-        if step == self._experiment.steps or not ends_early(self._statistics.history, config.training.early_stop):
-            return
-        if config.member is not None:
-            if self._exit.is_under_way:
-                return
-            # No trainer does a step without this member, so nobody is further.
-            await leave_after(self._session, step - 1, ends_group=True)
-        self._set_steps(step)
-        _log.info("the evaluations get no better; the run ends early", step=step)
-
     def _lower_rate_if_due(self) -> None:
         """Have the next steps tell what the evaluations say of the learning rate. Nothing is in flight."""
         held, before = self._experiment.held, self._experiment.held.rate_drops
@@ -329,9 +310,6 @@ class TrainingLoop:
     async def _keep_best(self) -> None:
         with self._activity.during(Activity.EVALUATING):
             await self._best.keep(self.step)
-
-    def _set_steps(self, steps: int) -> None:
-        self._experiment.steps = self._statistics.total_steps = steps
 
     async def _stay_paused(self, linked: Links) -> Action:
         """Stand still until something else follows. Work for a boundary is done meanwhile. See `_at_boundary`."""
@@ -383,11 +361,11 @@ class TrainingLoop:
         totals = restored.facts.get("totals", {})
         if self._resumes:
             self._statistics.go_on(totals)
-            self._take_back_end()
+            self._early_end.take_back()
         else:
             self._statistics.go_back(totals)
         self._resumes = False
         self._experiment.held.rate_drops = 0
-        self._set_steps(self._configured_steps)
+        self._early_end.begin_again()
         await self._best.go_back(restored.step)
         self._emit(RolledBack(restored.step))

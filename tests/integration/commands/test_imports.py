@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+import isthmus
 from edge_agent.planning import profile_to_json
+from shared import errors
 from shared.errors import ExitCode
 from tests.conftest import ROOT
 from tests.support.planning.cases import small_profile
@@ -149,6 +151,12 @@ def test_a_notebook_completes_what_the_agent_exports_without_importing_it():
 def test_what_the_agent_exports_is_there():
     script = "import isthmus; assert all(getattr(isthmus, name) for name in isthmus.__all__)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+def test_the_agent_exports_an_error_for_each_exit_code_that_a_run_may_end_with():
+    known = {kind for kind in vars(errors).values() if isinstance(kind, type) and "exit_code" in vars(kind)}
+    exported = {getattr(isthmus, name) for name in isthmus.__all__ if name.endswith("Error")}
+    assert exported == known - {errors.DifferentError, errors.UnfitError}, "those of replay and doctor are no run's"
 
 
 @pytest.mark.slow

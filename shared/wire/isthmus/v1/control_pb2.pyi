@@ -1140,16 +1140,20 @@ class EdgeControlServiceDrainRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEAVE_FIELD_NUMBER: _builtins.int
+    FINISH_FIELD_NUMBER: _builtins.int
     leave: _builtins.bool
     """Whether the device leaves its group of devices, which then goes on without it. The run ends one step later."""
+    finish: _builtins.bool
+    """Whether the run counts as done there: its results are written and it ends with code 0."""
     def __init__(
         self,
         *,
         leave: _builtins.bool = ...,
+        finish: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leave", b"leave"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "leave", b"leave"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

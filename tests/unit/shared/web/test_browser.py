@@ -79,6 +79,7 @@ async def test_all_is_text_of_one_origin_and_fits_at_every_width(browser, tmp_pa
     assert ("Pause", pb.PauseRequest()) in behind.calls
     assert ("Pin", pb.PinRequest(cuts=[3, 7], bits=4)) in behind.calls
     assert ("Drain", pb.EdgeControlServiceDrainRequest()) in behind.calls
+    assert ("Drain", pb.EdgeControlServiceDrainRequest(finish=True)) in behind.calls
 
 
 def look_at_it(browser, url, folder):
@@ -122,6 +123,8 @@ def look_at_it(browser, url, folder):
     browser.until(f"{TEXT}.includes('pinned: nothing')")
     browser.tells("document.querySelector('[data-of=edge] [data-call=Drain]').click()")
     browser.until(f"{TEXT}.includes('the run ends at the next step boundary')")
+    browser.tells("document.querySelector('[data-of=edge] [data-request*=finish]').click()")
+    browser.until(f"{TEXT}.includes('the run ends at the next step boundary, with its results')")
     assert {request.rpartition("/isthmus")[0] or request[:-1] for request in browser.requested} == {url[:-1]}
     assert PAGE.stat().st_size < 150_000
 
