@@ -85,7 +85,7 @@ def _takes(config: OptimizerConfig, name: str) -> bool:
 
 
 def _trained(config: OptimizerConfig, names: Sequence[str], moved_from: int = _STEPS) -> Values:
-    """Train; returns values and state after some steps. moved_from: the step from which on another object does each."""
+    """Train; returns values and state after some steps. moved_from: the step from which on other objects do each."""
     generator = torch.Generator().manual_seed(0)
     gradients = {name: torch.randn(_STEPS, *shape, generator=generator) for name, shape in _SHAPES.items()}
     parameters = {
@@ -99,11 +99,12 @@ def _trained(config: OptimizerConfig, names: Sequence[str], moved_from: int = _S
         optimizer.step()
         keys.append({name: sorted(optimizer.state[parameter]) for name, parameter in parameters.items()})
         if step >= moved_from:
-            moved = build_optimizer(parameters, config)
-            for parameter in parameters.values():
-                state = optimizer.state[parameter]
+            arrived = {name: nn.Parameter(parameter.detach().clone()) for name, parameter in parameters.items()}
+            moved = build_optimizer(arrived, config)
+            for name, parameter in arrived.items():
+                state = optimizer.state[parameters[name]]
                 moved.state[parameter] = {key: value.clone() for key, value in state.items()}
-            optimizer = moved
+            parameters, optimizer = arrived, moved
     if any(each != keys[0] for each in keys):
         raise ModelError(
             f"optimizer {config.name!r} begins to keep something after its first update; a block's state must have the same "

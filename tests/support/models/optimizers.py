@@ -81,6 +81,16 @@ class Looking(Signed):
             weight.copy_(slow.lerp_(weight, 0.5))
 
 
+class Noting(Signed):
+    """Adds half of the gradient before, which it keeps in an attribute of the parameter."""
+
+    def update(self, weight, state, group):
+        """Update one parameter."""
+        super().update(weight, state, group)
+        weight.sub_(getattr(weight, "before", weight.grad), alpha=group["lr"] / 2)
+        weight.before = weight.grad.clone()
+
+
 class IntSteps(Signed):
     """Keeps a number that is no tensor."""
 

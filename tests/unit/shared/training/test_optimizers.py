@@ -305,6 +305,7 @@ def test_a_class_that_updates_each_parameter_by_itself_is_taken(name):
         (f"{OWN}:OfAll", {}, "updates a parameter otherwise where it has others beside it"),
         (f"{OWN}:Counting", {}, "remembers something besides the tensors in its state"),
         (f"{OWN}:Looking", {}, "remembers something besides the tensors in its state"),
+        (f"{OWN}:Noting", {}, "remembers something besides the tensors in its state"),
         (f"{OWN}:IntSteps", {}, r"keeps a int in its state \(step\); only tensors move with a block"),
         (f"{OWN}:Growing", {}, "begins to keep something after its first update"),
     ],
