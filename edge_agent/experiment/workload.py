@@ -15,8 +15,8 @@ from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.first_weights import START_FROM, load_weights
 from edge_agent.experiment.iterated import check_iterated
 from edge_agent.experiment.judging import why_one_judge
-from edge_agent.experiment.loss_arguments import check_loss_arguments
 from edge_agent.experiment.operations import block_operations
+from edge_agent.experiment.own_loss import check_own_loss
 from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.side_effects import check_side_effects
 from edge_agent.experiment.steady_samples import check_steady
@@ -149,7 +149,7 @@ class Workload:
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
-        check_loss_arguments(self.chain, self.recipe, first)
+        check_own_loss(self.chain, self.recipe, first)
         if self.evaluation is not None:
             self._check_followed(firsts["data.test"])
         self.bound = check_side_effects(self.chain, self.recipe, first, stashes=config.deployment.backward == "stash")

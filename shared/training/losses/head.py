@@ -110,9 +110,10 @@ class LossHead:
         fitted = self._fitted(outputs, label_tensors(labels))
         summing = {} if counts is None else {"reduction": "sum"}
         loss = self._function(_given(outputs), _given(fitted), **self._arguments, **summing)
-        if loss.numel() != 1:
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            what = tuple(loss.shape) if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
             raise ModelError(
-                f"loss {self._loss.name!r} gives {tuple(loss.shape)} for a batch; it must give one number, the mean"
+                f"loss {self._loss.name!r} gives {what} for a batch; it must give a tensor of one number, the mean"
             )
         if counts is None:
             root = loss if share == 1.0 else loss * share

@@ -82,6 +82,10 @@ def check_label_shape(loss: LossConfig, outputs: FeatureSpecs, labels: TensorSpe
     shapes = f"the model's output is {output.shape}, the labels are {labels.shape}"
     if loss.labels is Labels.ALIKE and output.shape not in (labels.shape, (*labels.shape, 1)):
         raise ModelError(f"loss {loss.name!r} takes labels of the output's own shape: {shapes}")
+    if loss.name == "bce_with_logits" and not labels.dtype.is_floating_point:
+        raise ModelError(
+            f"loss {loss.name!r} takes labels with fractions, and these are integers; give them as label.float()"
+        )
     if loss.labels is Labels.TOKENS and (labels.dtype.is_floating_point or output.shape[:-1] != labels.shape):
         raise ModelError(
             f"loss {loss.name!r} takes an output whose last dimension is the tokens' scores, and integer labels of the "

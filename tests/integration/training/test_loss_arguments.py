@@ -47,6 +47,16 @@ async def test_two_workers_equal_one_process_in_sixteen_bits(tmp_path):
             ExitCode.CONFIG,
             "training.loss.kwargs: missing a required argument: 'rate'",
         ),
+        (
+            '"tests.support.models.losses:by_sample"',
+            ExitCode.MODEL,
+            "gives (32,) for a batch; it must give a tensor of one",
+        ),
+        (
+            '"tests.support.models.losses:as_number"',
+            ExitCode.MODEL,
+            "gives a float for a batch; it must give a tensor of",
+        ),
         ("{kwargs={weight=[inf]}}", ExitCode.CONFIG, "weight of loss 'cross_entropy' has a number that is not finite"),
         ('{name="tests.support.models.losses:WEIGHTED"}', ExitCode.MODEL, "is a module of torch.nn; name a function"),
     ],

@@ -37,3 +37,13 @@ def of_the_first_of_several(output: Tensor, labels: tuple[Tensor, ...]) -> Tenso
 def of_two(outputs: tuple[Tensor, ...], labels: Tensor) -> Tensor:
     """The squares of the first of several outputs, and the sum of the second, weighted by the labels."""
     return outputs[0].square().mean() + (outputs[1].sum(1) * labels).mean()
+
+
+def by_sample(output: Tensor, labels: Tensor) -> Tensor:
+    """The cross entropy of each sample."""
+    return functional.cross_entropy(output, labels, reduction="none")
+
+
+def as_number(output: Tensor, labels: Tensor) -> float:
+    """The cross entropy, out of its graph."""
+    return float(functional.cross_entropy(output, labels))

@@ -240,7 +240,9 @@ def test_a_loss_by_weights_of_classes_is_not_computed_for_a_part_of_a_batch(name
 
 def test_a_loss_that_gives_a_number_a_sample_is_refused():
     distances = "torch.nn.functional:pairwise_distance"
-    with pytest.raises(ModelError, match=rf"loss '{distances}' gives \(3,\) for a batch; it must give one number"):
+    with pytest.raises(
+        ModelError, match=rf"loss '{distances}' gives \(3,\) for a batch; it must give a tensor of one number"
+    ):
         LossHead(LossConfig(name=distances), None).compute((torch.randn(3, 4),), torch.randn(3, 4))
 
 
@@ -290,6 +292,11 @@ def test_the_loss_of_tokens_is_not_computed_for_a_part_of_a_batch():
     head, labels = LossHead(LossConfig(name="token_cross_entropy"), None), torch.zeros(2, 5, dtype=torch.int64)
     with pytest.raises(ModelError, match="one worker must have the last block for all samples"):
         head.gradient((torch.rand(2, 5, 7),), labels, share=0.5)
+
+
+def test_whole_numbers_are_no_labels_of_a_binary_cross_entropy():
+    with pytest.raises(ModelError, match=r"'bce_with_logits' takes labels with fractions, and these are integers"):
+        LossHead(LossConfig(name="bce_with_logits"), None).evaluate((torch.rand(4, 3),), torch.ones(4, 3).long())
 
 
 def test_class_numbers_with_a_fraction_are_refused():
