@@ -164,6 +164,13 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "shared.client.trainer:TrainerClient.link",
         "edge_agent.sessions.trainer_worker:TrainerWorker.begin_in_group",
     ),
+    ("judging", Fault.KILL_AGENT): ("edge_agent.sessions.trainer_worker:TrainerWorker.leave_group",),
+    ("ending", Fault.KILL_TRAINER): (
+        "cloud_trainer.groups.trained_group:TrainedGroup.leave",
+        "cloud_trainer.groups.merge_loop:MergeLoop.end",
+        "cloud_trainer.groups.merging:Merging.end",
+        "cloud_trainer.groups.group_store:GroupStore.note_finished",
+    ),
     ("slices", Fault.KILL_TRAINER): ("shared.training.held_blocks:HeldBlocks.update_slice",),
     ("giving", Fault.KILL_AGENT): ("shared.runtime.block_form:BlockForm.encode",),
     ("newcomer", Fault.KILL_AGENT): (
@@ -224,6 +231,7 @@ MOST_CALLS: dict[Fault | str, int] = {
     Fault.FAILED_FSYNC: 6,
     **dict.fromkeys(POINTS["detour", Fault.KILL_AGENT], 2),
     **dict.fromkeys(POINTS["evaluating", Fault.KILL_AGENT], 3),
+    **dict.fromkeys((*POINTS["judging", Fault.KILL_AGENT], *POINTS["ending", Fault.KILL_TRAINER]), 1),
     "shared.training.held_blocks:HeldBlocks.update_slice": 60,
     "shared.runtime.block_form:BlockForm.encode": 60,
     "cloud_trainer.rpc.relays:_opening": 3,

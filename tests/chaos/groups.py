@@ -25,6 +25,7 @@ from tests.chaos.processes import Side, keep_up, tell_threads
 from tests.chaos.run import RUN_SECONDS, Outcome, different
 from tests.chaos.varieties import (
     BY_BLOCK,
+    EARLY_STOP,
     EVERY_TEN_STEPS,
     EXPERIMENT,
     EXTRAS_SHARE,
@@ -36,7 +37,7 @@ from tests.chaos.varieties import (
 from tests.support.group_members import TookPart, group_state
 from tests.support.running import ALLOWED, edge_config, held_port
 
-NAME, CHECKPOINT_STEPS = "line", 8
+NAME, CHECKPOINT_STEPS, BATCH_SIZE = "line", 8, 8
 SIZES = (2, 3)
 SLICED_EVERY = 2
 """Every second span of so many seeds is of models of which some blocks go in slices."""
@@ -135,7 +136,7 @@ def member_flags(rank: int, size: int, addresses: Mapping[str, str], *, is_slice
     return [
         *EXPERIMENT,
         *(SLICED if is_sliced else (*PERCEPTRON, BY_BLOCK)),
-        "data.batch_size=8",
+        f"data.batch_size={BATCH_SIZE}",
         *([SHARD] if rank < size else []),
         f'group={{name="{NAME}", rank={rank}, size={size}}}',
         f"trainers=[{named}]",
@@ -182,6 +183,10 @@ async def disturbed_group(seed: int, folder: Path, faults: int, *, with_extras: 
             planned = {name: plan(dice, "group", suffering.count(name), 1) for name in names}
             of_members = [plan(dice, "member", suffering.count(rank), 1) for rank in range(size)]
             of_members[-1] += plan_of_extras(seed, extras)
+            if EARLY_STOP in extras:
+                ending = random.Random(f"ending {seed}")
+                planned[ending.choice(names)] += plan(ending, "ending", 1, 1)
+                ending.choice(of_members).extend(plan(ending, "judging", ending.randint(0, 1), 1))
             if is_sliced:
                 planned[dice.choice(names)] += plan(dice, "slices", 1, 1)
                 dice.choice(of_members).extend(plan(dice, "giving", 1, 1))
@@ -256,7 +261,7 @@ async def disturbed_group(seed: int, folder: Path, faults: int, *, with_extras: 
             outcome.loss = _loss(folder, right, everybody)
             if extras and not outcome.joined:
                 configs = _configs(range(size), size, extras, is_sliced=is_sliced)
-                outcome.loss = outcome.loss or _wrong_best(folder, configs)
+                outcome.loss = outcome.loss or _wrong_samples(folder, size) or _wrong_best(folder, configs)
         if outcome.loss and extras:
             outcome.loss += f" {extras}"
     return outcome
@@ -364,6 +369,15 @@ def _loss(folder: Path, right: Expected, members: Iterable[int]) -> str:
         for name, weights in (("model", right.state), ("ema", right.average)):
             if weights and (wrong := different(result / f"{name}.safetensors", weights)):
                 return f"{result.name}: {wrong} ({folder})"
+    return ""
+
+
+def _wrong_samples(folder: Path, size: int) -> str:
+    """Judge the samples in the rows of each member; empty where they are those of all steps, whoever was killed."""
+    for rank in range(size):
+        for row in read_history(folder / f"member-{rank}-result"):
+            if row.samples != row.step * BATCH_SIZE:
+                return f"row {row.step} of member {rank} has {row.samples} samples ({folder})"
     return ""
 
 

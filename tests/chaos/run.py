@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
@@ -34,8 +35,8 @@ from tests.chaos.placements import (
 )
 from tests.chaos.processes import Side, keep_up, tell_threads
 from tests.chaos.varieties import (
+    EARLY_STOP,
     EXPERIMENT,
-    STEPS,
     VARIETIES,
     draw_extras,
     expected,
@@ -286,7 +287,8 @@ def _loss(folder: Path, recipe: Sequence[str], outcome: Outcome, trainers: Seque
     summary = json.loads((result / "summary.json").read_text())
     owners = {block["worker"] for block in summary["blocks"]}
     for worker in ("edge", *trainers):
-        if wrong := wrong_steps(folder / "steps" / worker, has_part=worker in {"edge", *owners}):
+        has_part = worker in {"edge", *owners}
+        if wrong := wrong_steps(folder / "steps" / worker, summary["steps"], has_part=has_part):
             return f"{worker} {wrong} ({folder})"
     try:
         outcome.worst = worst((folder / "order").read_text().splitlines())
@@ -296,22 +298,28 @@ def _loss(folder: Path, recipe: Sequence[str], outcome: Outcome, trainers: Seque
         return f"bounded: {excess} ({folder})"
     if outcome.stateless and "went back to a checkpoint" in (folder / "agent.log").read_text():
         return f"a worker went back, though only one without a state was killed ({folder})"
-    if outcome.staleness == 0 and (wrong := _wrong_result(folder, recipe, outcome, summary["best_step"])):
+    if outcome.staleness == 0 and (wrong := _wrong_result(folder, recipe, outcome, summary)):
         return f"{wrong} {outcome.extras} ({folder})"
     return ""
 
 
-def _wrong_result(folder: Path, recipe: Sequence[str], outcome: Outcome, best_step: int) -> str:
+def _wrong_result(folder: Path, recipe: Sequence[str], outcome: Outcome, summary: Mapping[str, Any]) -> str:
     """Judge the rows and the weights of a run with K = 0; empty where they are the plain loop's."""
     result, shared = folder / "result", outcome.shared
     rows = read_history(result)
-    right = expected(recipe) if shared is None else expected_shared(folder, recipe, shared, rows)
+    ends_early, best_step = EARLY_STOP in outcome.extras, summary["best_step"]
+    if shared is None:
+        right = expected(recipe, ends_early=ends_early)
+    else:
+        right = expected_shared(folder, recipe, shared, rows, ends_early=ends_early)
+    if summary["steps"] != right.steps:
+        return f"it has done {summary['steps']} steps, not {right.steps}"
     if right.rows is not None and (found := of(rows)) != right.rows:
         return f"the history has {found}, not {right.rows}"
     best = min(rows, key=lambda row: row.test_loss or 0.0).step
     if best_step != best:
         return f"the best step is {best_step}, not {best}"
-    files = {"model.safetensors": right.at[STEPS], "best.safetensors": right.at[best]}
+    files = {"model.safetensors": right.at[right.steps], "best.safetensors": right.at[best]}
     if right.average:
         files["ema.safetensors"] = right.average
     return next(filter(None, (different(result / name, weights) for name, weights in files.items())), "")
@@ -324,8 +332,8 @@ def different(file: Path, right: Mapping[str, Tensor]) -> str:
     return f"{different} differ in {file.name}" if different else ""
 
 
-def wrong_steps(logs: Path, *, has_part: bool) -> str:
-    """Judge the step logs of a worker; empty where each step was applied once.
+def wrong_steps(logs: Path, of_run: int, *, has_part: bool) -> str:
+    """Judge the step logs of a worker; empty where each step was applied once. of_run: steps that the run has done.
 
     has_part: False for a worker that owns no block at the end: it hears of no end, and may never have begun.
     """
@@ -336,4 +344,4 @@ def wrong_steps(logs: Path, *, has_part: bool) -> str:
         steps = check_steps(newest)
     except StepLogError as wrong:
         return f"has not applied each step once: {wrong}"
-    return f"has applied {steps} of {STEPS} steps" if steps > STEPS or (steps < STEPS and has_part) else ""
+    return f"has applied {steps} of {of_run} steps" if steps > of_run or (steps < of_run and has_part) else ""

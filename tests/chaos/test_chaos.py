@@ -11,7 +11,7 @@ from tests.chaos.varieties import DATA, RECIPES, STEPS
 RUN = range(2, 3)
 RUNS = range(3, 9)
 """Seeds; the runs of `RUNS` are of every kind: candidates, of which some die; no state is lost; a group; ways are lost."""
-WITH_EXTRAS = range(24, 29)
+WITH_EXTRAS = range(66, 76)
 """Seeds of runs with all extras, whose bits are judged with each."""
 
 
@@ -106,11 +106,11 @@ def test_a_gradient_too_stale_and_a_batch_too_many_are_found():
 def test_a_worker_with_a_part_has_applied_all_steps_and_nobody_more(tmp_path, applied, has_part, wrong):
     if applied is not None:
         (tmp_path / "session-edge.steps").write_text("".join(f"applied {step} 0\n" for step in range(applied)))
-    found = wrong_steps(tmp_path, has_part=has_part)
+    found = wrong_steps(tmp_path, STEPS, has_part=has_part)
     assert wrong in found
     assert bool(found) == bool(wrong)
 
 
 def test_a_step_that_was_applied_twice_is_found(tmp_path):
     (tmp_path / "session-edge.steps").write_text("applied 0 0\napplied 1 0\napplied 1 0\n")
-    assert "each step once" in wrong_steps(tmp_path, has_part=False)
+    assert "each step once" in wrong_steps(tmp_path, STEPS, has_part=False)

@@ -44,7 +44,9 @@ async def test_groups_at_one_trainer_and_at_two_lose_nothing(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("one_thread")
-async def test_groups_with_a_plateau_an_average_and_the_best_weights_of_each_member_lose_nothing(tmp_path):
+async def test_groups_that_end_early_with_a_plateau_an_average_and_the_best_weights_of_each_member_lose_nothing(
+    tmp_path,
+):
     lost, outcomes = await losses(tmp_path, WITH_EXTRAS, with_extras=True)
     assert not lost
     assert {outcome.extras for outcome in outcomes} == {tuple(EXTRAS)}

@@ -1,6 +1,7 @@
 """The models, recipes and data of disturbed runs, and the weights with which each ends where nothing disturbs it."""
 
 import json
+import math
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -69,9 +70,11 @@ EVALUATED = (
     EVERY_TEN_STEPS,
     f'data.test={{factory="{SAMPLES}:FewDigits", kwargs={{count=64}}}}',
 )
+EARLY_STOP, PATIENCE, MIN_DELTA = "early stop", 1, 0.1
 RECIPES = {
     "average": ("training.ema={decay=0.9}",),
     "plateau": ('training.schedule={name="plateau", factor=0.6, patience=0, threshold=0.2}',),
+    EARLY_STOP: (f'training.early_stop={{metric="loss", patience={PATIENCE}, min_delta={MIN_DELTA}}}',),
 }
 DATA = {
     "sampler": (
@@ -82,6 +85,12 @@ DATA = {
         f'data.train={{factory="{SAMPLES}:FewDigits", kwargs={{count=480}}}}',
         f'data.sample_weights="{SAMPLES}:mostly_small"',
     ),
+    "worker processes": (f'data.train={{factory="{SAMPLES}:FewDigits", kwargs={{count=432}}}}', "data.workers=1"),
+    "iterable set": ('data.train={factory="tests.support.iterated:DigitsInTurn"}', "data.steps_per_epoch=30"),
+    "iterable set with a state": (
+        'data.train={factory="tests.support.iterated:DigitsByState"}',
+        "data.steps_per_epoch=30",
+    ),
     "skipped samples": (f'data.train={{factory="{SAMPLES}:Torn", kwargs={{count=480}}}}', 'data.on_error="skip"'),
     "mean of tokens": (
         f'data.train={{factory="{SAMPLES}:PartlyLabelled", kwargs={{flat=true}}}}',
@@ -89,7 +98,7 @@ DATA = {
         OF_TWO_BATCHES,
     ),
 }
-"""All but the last have several epochs in a run."""
+"""All but the last have several epochs in a run. Those of a set that is only iterated are as long as they are said to be."""
 EXTRAS_SHARE = 0.5
 """Share of the runs that have extras: any of `RECIPES`, one of `DATA`, and evaluations that faults disturb."""
 
@@ -115,6 +124,7 @@ def plan_of_extras(seed: int, names: Collection[str]) -> list[Planned]:
 class Expected(NamedTuple):
     """The outcome of an undisturbed run with K = 0; with more only the order of events decides it."""
 
+    steps: int
     at: Mapping[int, Mapping[str, Tensor]]
     """Weights at each evaluation, by the steps done; the last one is at the end."""
     average: Mapping[str, Tensor]
@@ -123,22 +133,37 @@ class Expected(NamedTuple):
     """Rows of the history; None where workers share blocks, whose evaluations no loop here repeats."""
 
 
-def expected(flags: Sequence[str]) -> Expected:
+def end_of(rows: Iterable[PlainRow | HistoryRow]) -> int:
+    """Return the step of the evaluation with which a run that may end early does; STEPS where none says so."""
+    best, waited = math.inf, 0
+    for row in rows:
+        if row.test_loss is not None:
+            is_better = row.test_loss < best - MIN_DELTA
+            best, waited = (row.test_loss, 0) if is_better else (best, waited + 1)
+        if waited == PATIENCE:
+            return row.step
+    return STEPS
+
+
+def expected(flags: Sequence[str], *, ends_early: bool) -> Expected:
     """Train in one process where no worker shares a block. flags: of the variety, and of what else was drawn."""
     config = edge_config(*EXPERIMENT, *flags)
     per_epoch, every = plain_experiment(config).loader.steps_per_epoch, config.training.evaluate_every_steps
     evaluated = {*range(per_epoch, STEPS, per_epoch), *(range(every, STEPS, every) if every else ()), STEPS}
     states, average = dict[int, dict[str, Tensor]](), dict[str, Tensor]()
-    rows, _ = plain_run(config, evaluated.__contains__, states, average)
-    return Expected(states, average, rows)
+    steps = end_of(plain_run(config, evaluated.__contains__)[0]) if ends_early else STEPS
+    rows, _ = plain_run(config, evaluated.__contains__, states, average, steps)
+    return Expected(steps, states, average, rows)
 
 
 SHARED: Mapping[Shared, tuple[str, ...]] = {two_parts: ("near",), three_tiers: ("near", "far")}
 """The trainers with which the weights of each are computed: the same with any."""
 
 
-def expected_shared(folder: Path, flags: Sequence[str], shared: Shared, rows: Iterable[HistoryRow]) -> Expected:
-    """Train in one process where workers share blocks. rows: of the run, whose evaluations a plateau follows."""
+def expected_shared(
+    folder: Path, flags: Sequence[str], shared: Shared, rows: Sequence[HistoryRow], *, ends_early: bool
+) -> Expected:
+    """Train in one process where workers share blocks. rows: of the run, whose evaluations a plateau and an end follow."""
     names, file = SHARED[shared], folder / "shared.json"
     file.write_text(json.dumps(draw(random.Random(0), names, shared)))
     trainers = ", ".join(f'{{name="{name}", address="127.0.0.1:1"}}' for name in names)
@@ -146,4 +171,4 @@ def expected_shared(folder: Path, flags: Sequence[str], shared: Shared, rows: It
     figures = {row.step: row.test_loss for row in rows if row.test_loss is not None}
     states, average = dict[int, dict[str, Tensor]](), dict[str, Tensor]()
     plain_tiles_state(edge_config(*EXPERIMENT, *flags, *placed), figures, states, average)
-    return Expected(states, average, None)
+    return Expected(end_of(rows) if ends_early else STEPS, states, average, None)

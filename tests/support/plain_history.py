@@ -41,16 +41,20 @@ def plain_run(
     is_evaluated: Callable[[int], bool],
     states: dict[int, dict[str, Tensor]] | None = None,
     averages: dict[str, Tensor] | None = None,
+    most_steps: int | None = None,
 ) -> tuple[list[PlainRow], dict[str, Tensor]]:
-    """The rows, and the state dict at the end. states: gets that of each row, by its step. averages: see `plain_loop`."""
+    """The rows, and the state dict at the end. states: gets that of each row, by its step. averages: see `plain_loop`.
+
+    most_steps: after which it ends early.
+    """
     rows, losses, rates, counts = list[PlainRow](), list[float](), list[float](), list[int]()
     experiment = plain_experiment(config)
-    per_epoch = experiment.loader.steps_per_epoch
+    per_epoch, steps = experiment.loader.steps_per_epoch, most_steps or experiment.steps
 
     def done(step: int, loss: float) -> None:
         losses.append(loss)
         count, evaluates = step + 1, is_evaluated(step + 1)
-        if not evaluates and count % per_epoch and count != experiment.steps:
+        if not evaluates and count % per_epoch and count != steps:
             return
         test_loss, accuracy = plain_evaluation(config, experiment) if evaluates else (None, None)
         rows.append(
@@ -74,7 +78,7 @@ def plain_run(
         return None
 
     def batches() -> Iterator[tuple[int, Inputs, Tensor]]:
-        for batch in experiment.loader.iterate(0, experiment.steps):
+        for batch in experiment.loader.iterate(0, steps):
             assert isinstance(batch.labels, Tensor)
             counts.append(batch.samples)
             yield batch.step, batch.inputs, batch.labels

@@ -37,14 +37,16 @@ def plain_tiles_state(
 ) -> dict[str, Tensor]:
     """The state dict after all steps of `config`, its tiles run by one process.
 
-    figures: of the evaluations, which a plateau follows, by the steps done. states: gets the state dict at each of them.
+    figures: of the evaluations, which a plateau follows, by the steps done; the last of them is at the end. states: gets the
+    state dict at each of them.
     averages: see `plain_loop`.
     """
     experiment = Experiment(config)
     module, recipe, figures = experiment.chain.module, experiment.recipe, figures or {}
     tiles, average = plain_tiles(experiment.chain, experiment.placement, recipe), plain_ema(module, recipe)
     plateaus = [plain_plateau(each, recipe) for each in tiles.optimizers if each is not None]
-    batches = ((batch.step, batch.inputs, batch.labels) for batch in experiment.loader.iterate(0, experiment.steps))
+    read = experiment.loader.iterate(0, max(figures, default=experiment.steps))
+    batches = ((batch.step, batch.inputs, batch.labels) for batch in read)
     for batch, counted in plain_counts(recipe, batches):
         tiles.step(*batch, counted)
         done = batch[0] + 1
