@@ -1,6 +1,9 @@
 """The first batch of a training set, which tells of what kind its batches are."""
 
+from contextlib import suppress
 from dataclasses import replace
+
+import structlog
 
 from edge_agent.data.collate import Collate, Stacked
 from edge_agent.data.loader import Batch, sample_count
@@ -13,6 +16,8 @@ from shared.model.inputs import features_of_inputs
 from shared.model.snapshot import same_bits
 from shared.training.losses import label_tensors
 
+_log = structlog.get_logger(__name__)
+
 
 def first_batch(
     dataset: Dataset,
@@ -20,19 +25,42 @@ def first_batch(
     collate: Collate | None = None,
     skipping: Skipping | None = None,
     transform: BatchTransform | None = None,
+    *,
+    is_spread: bool = False,
 ) -> Batch:
-    """Read the first samples of a training set. Raises as `BatchLoader`, and DataError for one that is not iterated alike."""
+    """Read the first samples of a training set. Raises as `BatchLoader`, and DataError for one that is not iterated alike.
+
+    is_spread: reads samples from the whole set, as evenly as can be, unless that is only iterated.
+    """
     if is_iterated(dataset):
         return _first_iterated(dataset, batch_size, collate, transform)
     count = sample_count(dataset, skipping)
     spares = None if skipping is None else skipping.spares(0, count)
     reader = SampleReader(dataset, 0, collate, transform)
-    request = BatchRequest(list(range(min(batch_size, count))), ("evaluation", 0), spares)
+    size = min(batch_size, count)
+    every = count // size if is_spread else 1
+    request = BatchRequest(list(range(0, size * every, every)), ("evaluation", 0), spares)
     ((inputs, labels),) = reader.read([request])
     if skipping is not None:
         skipping.judge(reader.unreadable)
         skipping.like = reader.kind
+    _warn_of_state(dataset, collate)
     return Batch(0, inputs, labels)
+
+
+def _warn_of_state(dataset: Dataset, collate: Collate | None) -> None:
+    """Warn of a sample that changes when it is read again with the same random numbers: samples are read ahead, by other
+    processes and again after a stop."""
+    with suppress(DataError):  # of a sample that is skipped, or a batch of one, which training may never have
+        once, again = (
+            next(iter(SampleReader(dataset, 0, collate).read([BatchRequest([0], ("evaluation", 0))]))) for _ in range(2)
+        )
+        if not _alike(once, again):
+            _log.warning(
+                "sample 0 is another one when it is read again, so a resumed run, or other data.workers, train on others; "
+                "have a sample follow from its number and the random numbers of torch, numpy and `random` alone",
+                dataset=type(dataset).__name__,
+            )
 
 
 def _first_iterated(

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,8 +125,15 @@ def _rows_of(path: Path, delimiter: str) -> Iterator[list[str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.reader(lines, delimiter=delimiter, strict=True)
+            empty = 0
             try:
-                yield from reader
+                for row in reader:
+                    if row:
+                        yield from repeat([], empty)  # those at the end are no rows
+                        yield row
+                        empty = 0
+                    else:
+                        empty += 1
             except csv.Error as cause:
                 raise DataError(f"{path}: row {reader.line_num}: {cause}") from cause
     except (OSError, UnicodeDecodeError) as cause:

@@ -1,6 +1,7 @@
 """Workload of a run, wherever it runs: data, model, recipe. Building it finds out its faults."""
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from pydantic import ValidationError
@@ -56,7 +57,8 @@ class Workload:
         self.collate = None if data.collate is None else Collate(data.collate, data.longest)
         skipping = Skipping(training.seed, data.max_skipped) if data.on_error == "skip" else None
         transform = None if data.batch_transform is None else BatchTransform(data.batch_transform)
-        first = first_batch(train, data.batch_size, self.collate, skipping, transform)
+        read_first = partial(first_batch, train, data.batch_size, self.collate, skipping, transform)
+        first = read_first()
         example = first.inputs if data.longest is None else with_length(first.inputs, data.longest)
         self.example = InputSpecs.of(example)
         if self.collate is not None:
@@ -149,7 +151,7 @@ class Workload:
         """Facts for every placement. Asked again during a forward over copied weights, the chain would tell of those."""
         for labels in specs_of(label_tensors(first.labels)):
             check_labels(training.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
-        check_own_loss(self.chain, self.recipe, first)
+        check_own_loss(self.chain, self.recipe, first, partial(read_first, is_spread=True))
         if self.evaluation is not None:
             self._check_followed(firsts["data.test"])
         self.bound = check_side_effects(self.chain, self.recipe, first, stashes=config.deployment.backward == "stash")

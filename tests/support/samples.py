@@ -74,6 +74,30 @@ class SomeDigits(FlatDigits):
         return super().__getitem__(60 * self._rank + index)
 
 
+class SortedDigits(FlatDigits):
+    """Class after class."""
+
+    def __init__(self, split: str = "train") -> None:
+        super().__init__(split)
+        self._order = sorted(range(len(self)), key=lambda index: super(SortedDigits, self).__getitem__(index)[1])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return super().__getitem__(self._order[index])
+
+
+class Counting(FlatDigits):
+    """Becomes brighter each time that one is read."""
+
+    def __init__(self, split: str = "train") -> None:
+        super().__init__(split)
+        self._reads = 0
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self._reads += 1
+        image, label = super().__getitem__(index)
+        return image + self._reads, label
+
+
 class Pictures(FlatDigits):
     """The digits as they are."""
 

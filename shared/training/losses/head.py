@@ -85,6 +85,11 @@ class LossHead:
                 f"loss {loss.name!r} is unknown; use one of {', '.join(LOSSES)}, or package.module:function"
             )
 
+    @property
+    def name(self) -> str:
+        """Return the name of the loss."""
+        return self._loss.name
+
     def compute(
         self,
         outputs: Features,

@@ -57,9 +57,21 @@ async def test_two_workers_equal_one_process_in_sixteen_bits(tmp_path):
             ExitCode.MODEL,
             "gives a float for a batch; it must give a tensor of",
         ),
+        (
+            '"tests.support.models.losses:in_place"',
+            ExitCode.MODEL,
+            "changes the output of the model in place, from which its gradient is taken; have it change a copy",
+        ),
         ("{kwargs={weight=[inf]}}", ExitCode.CONFIG, "weight of loss 'cross_entropy' has a number that is not finite"),
         ('{name="tests.support.models.losses:WEIGHTED"}', ExitCode.MODEL, "is a module of torch.nn; name a function"),
     ],
 )
 def test_arguments_that_do_not_suit(loss, code, says):
     agent_fails(code, says, flags=[f"training.loss={loss}"])
+
+
+async def test_arguments_are_tried_with_samples_of_the_whole_set_where_its_first_are_alike(tmp_path):
+    """A folder of pictures has the first class first."""
+    sorted_digits = 'data.train={factory="tests.support.samples:SortedDigits"}'
+    needs_two = 'training.loss={name="tests.support.models.losses:of_several_classes", kwargs={rate=0.5}}'
+    await trained_as_one_process("two workers", "mlp", tmp_path, [sorted_digits, needs_two, "training.max_steps=6"])

@@ -228,6 +228,15 @@ def test_a_label_that_is_no_finite_number_is_a_broken_row_and_changes_no_other(t
 
 
 @pytest.mark.usefixtures("by_rows")
+def test_empty_lines_at_the_end_are_no_rows_and_one_between_rows_is_broken(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n1,0\n2,1\n\n\n")
+    assert len(read(table=str(path), label="y")) == 2
+    path.write_text("x,y\n1,0\n\n2,1\n\n")
+    refused(f"{re.escape(str(path))}: row 3: it has 0 cells, .*", table=str(path), label="y")
+
+
+@pytest.mark.usefixtures("by_rows")
 def test_what_has_underscores_is_a_name_and_no_number(tmp_path):
     path = write_table(tmp_path / "a.csv", [(1, "1_2"), (2, "12"), (3, "1_2")], ("x", "y"))
     dataset = read(table=path, label="y")

@@ -6,11 +6,12 @@ from contextlib import closing
 import numpy as np
 import pytest
 import torch
+from structlog.testing import capture_logs
 
-from edge_agent.data import BatchLoader, TensorDataset, evaluation_batches
+from edge_agent.data import BatchLoader, TensorDataset, evaluation_batches, first_batch
 from edge_agent.data.samples import BatchRequest, SampleReader
 from shared.errors import DataError
-from tests.support.samples import Masked, OtherKeys, Purchases
+from tests.support.samples import Counting, FlatDigits, Masked, OtherKeys, Purchases
 
 torch.set_num_threads(1)
 
@@ -212,3 +213,10 @@ def test_readers_in_several_threads_draw_as_each_alone_and_give_numpy_its_genera
     assert first[0].tolist() == alone[0].tolist()
     assert beside[0][0].tolist() == alone[0].tolist()
     assert np.random.mtrand.get_bit_generator() is own
+
+
+@pytest.mark.parametrize(("kind", "warns"), [(Counting, True), (FlatDigits, False)])
+def test_samples_that_change_when_they_are_read_again_are_warned_of(kind, warns):
+    with capture_logs() as logs:
+        first_batch(kind(), 8)
+    assert ["sample 0 is another one when it is read again" in line["event"] for line in logs] == [True] * warns
