@@ -47,7 +47,9 @@ class HistoryKeeper:
 
     def note_step(self, step: int, loss: float, samples: int) -> None:
         """Note the figures of a step for a member of a group that comes back to one between two rows."""
-        assert self._experiment is not None, "a session is open"
+        if not self._statistics.of_steps.is_kept:
+            return
+        assert self._experiment is not None, "figures are kept since its session is open"
         skipping = self._experiment.loader.skipping
         skipped = 0 if skipping is None else skipping.by_step.get(step, 0)
         self._statistics.of_steps.note(step, StepFigure(loss, samples, skipped))

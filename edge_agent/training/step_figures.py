@@ -41,6 +41,11 @@ class StepFigures:
         self._records: Any = None
         self._path: Path | None = None
 
+    @property
+    def is_kept(self) -> bool:
+        """Tell whether figures are kept."""
+        return self._records is not None
+
     def keep(self, directory: Path | None) -> None:
         """Keep figures from here on, beside those that an earlier process of an unfinished run has left in the folder.
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import structlog
 import torch
 from torch import Tensor
 
@@ -27,7 +26,6 @@ from shared.training.recipe import Recipe
 
 FILE = "features"
 """Name of the file."""
-_log = structlog.get_logger(__name__)
 
 
 def kept_feature(
@@ -43,12 +41,10 @@ def kept_bytes(chain: Chain, recipe: Recipe, placement: Placement, model: ModelF
     return record_bytes(*kept_feature(chain, recipe, placement, model), recipe.recalled_label_bytes)
 
 
-def begin_recall(chain: Chain, recipe: Recipe, folder: Path, plan: StepPlan, first_step: int) -> "Recalled":
-    """Begin to keep features anew from a step on. folder: for them alone."""
+def begin_recall(chain: Chain, recipe: Recipe, folder: Path, plan: StepPlan) -> "Recalled":
+    """Begin to keep features anew. folder: for them alone."""
     feature = kept_feature(chain, recipe, plan.placement, plan.model)
-    recalled = Recalled(folder, recipe.recalled_samples, *feature, recipe.recalled_label_bytes)
-    _log.info("features are kept from this step on", step=first_step, most_bytes=recalled.bytes)
-    return recalled
+    return Recalled(folder, recipe.recalled_samples, *feature, recipe.recalled_label_bytes)
 
 
 def record_bytes(specs: FeatureSpecs, slots: Sequence[int], label_bytes: int) -> int:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import structlog
+
 from shared.events import Emit
 from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.recalled import Recalled
@@ -15,6 +17,8 @@ from shared.runtime.placement_executor import PlacementExecutor, Threads
 from shared.training.held_blocks import HeldBlocks
 from shared.training.metrics import Metrics, Tally
 from shared.training.step_log import StepLog
+
+_log = structlog.get_logger(__name__)
 
 
 class WorkerSetup(NamedTuple):
@@ -30,8 +34,8 @@ class WorkerSetup(NamedTuple):
     step_log: StepLog | None = None
     give: Callable[[Parcel], object] | None = None
     """See `PlacementExecutor`."""
-    begin_recall: Callable[[StepPlan, int], Recalled] | None = None
-    """Begins to keep features anew, from a step on; None where there is no folder for them."""
+    begin_recall: Callable[[StepPlan], Recalled] | None = None
+    """Begins to keep features anew; None where there is no folder for them."""
 
 
 class PlacedWorker:
@@ -115,7 +119,9 @@ class PlacedWorker:
     ) -> PlacementExecutor:
         setup = self._setup
         begins = setup.begin_recall if plan.recalls_at(setup.worker) else None
-        recalled = None if begins is None else begins(plan, first_step)
+        recalled = None if begins is None else begins(plan)
+        if recalled is not None:
+            _log.info("features are kept from this step on", step=first_step, most_bytes=recalled.bytes)
         blocks = PlacedBlocks(setup.held, plan, setup.worker, setup.method, recalled, tally)
         held = setup.held
         forms = Forms(

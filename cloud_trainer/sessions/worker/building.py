@@ -33,7 +33,7 @@ class BuiltWorker(NamedTuple):
     method: Method
     judge: PlacementJudge
     step_log: StepLog | None
-    begin_recall: Callable[[StepPlan, int], Recalled] | None
+    begin_recall: Callable[[StepPlan], Recalled] | None
     """See `WorkerSetup`."""
 
 

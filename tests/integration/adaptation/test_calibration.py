@@ -158,7 +158,7 @@ async def test_what_the_operator_does_not_give_to_a_copy_is_refused_in_words(
     ("operator", "flags", "says"),
     [
         ("my_models", [], "my_models"),
-        ("shared.model.zoo", ["training.loss=os:system"], "os:system"),
+        ("shared.model.zoo", ["training.loss=tests.support.models.losses:summing"], "losses:summing"),
     ],
 )
 async def test_what_is_not_allowed_is_not_run_for_a_copy_either(operator, flags, says):
