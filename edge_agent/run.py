@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import logging
 import multiprocessing
 import sys
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError, UnreachableError
 from shared.events import Events
 from shared.placement import held_blocks
-from shared.telemetry.logs import bind_run
+from shared.telemetry.logs import bind_run, configure_logs
 from shared.telemetry.metrics import serving_metrics
 from shared.training.device import prepare_process
 
@@ -80,7 +81,7 @@ def result_writer(config: EdgeConfig) -> Callable[[TrainingResult], object]:
 def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = _ignore) -> TrainingResult:
     """Train as `config` says and return the figures and the trained module. Blocks until it is done.
 
-    Where output.directory is set, the results are there too.
+    Where output.directory is set, the results are there too. [log] holds in a program that has not set up its logs.
     Works in a notebook, whose own event loop is left alone. on_progress: called after every step, on another thread, with the
     figures of the run so far: `steps` of `total_steps`, `loss` of the last step, `accuracy` of the last evaluation (None before
     the first), `step_time.recent` in seconds, and the others of `Statistics`. It is the same object each time.
@@ -91,6 +92,8 @@ def train(config: EdgeConfig, on_progress: Callable[[Statistics], object] = _ign
             "edge-agent: a process of data.workers came to train() as it imported this script; put the call of train() under "
             'if __name__ == "__main__":'
         )
+    if not (structlog.is_configured() or logging.getLogger().handlers):  # a program that logs has its own way
+        configure_logs(config.log.level, config.log.format)
     prepare_process(config.compute.threads)  # here already: the thread that runs it would have a heap of its own
     stoppers: list[Callable[[], object]] = []
 

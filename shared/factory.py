@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from isthmus_entry_points import PACKAGES
 from shared.errors import IsthmusError, ModelError, NotAllowedError
 from shared.foreign import described, foreign_code, place_of, root_cause
 
@@ -112,6 +113,8 @@ def _is_absent(failure: BaseException, module_name: str) -> bool:
 
 def _where_to_look(module_name: str) -> str:
     package = module_name.partition(".")[0]
+    if package in PACKAGES:
+        return f"; {package} is a package of Isthmus here, so give yours another name"
     return (
         f"; PYTHONPATH must name the folder that holds {package}.py or the package {package}, as PYTHONPATH=. names the "
         "working folder"

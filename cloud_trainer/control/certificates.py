@@ -6,6 +6,7 @@ A larger fleet has an authority already; `Identity` says what is needed from it.
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from shared.transport.auth.secrets import read_file, read_secret
 
 _CLOCK_SKEW = datetime.timedelta(hours=1)
 """A device without a battery for its clock may be behind."""
+_HOST = re.compile(r"[\w*-]+(\.[\w*-]+)*\.?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +127,11 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError as cause:
+    if not _HOST.fullmatch(host):  # no peer would ever find such a name to be its own
         raise ConfigError(
-            f"host {host!r} cannot stand in a certificate; it must be a name in ASCII or an address"
-        ) from cause
+            f"host {host!r} cannot stand in a certificate; it must be a name in ASCII or an address, without a port"
+        )
+    return x509.DNSName(host)
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:

@@ -1,9 +1,10 @@
-"""The history of a run for a person: a table of eighty columns, and a picture of its losses. The latter needs matplotlib."""
+"""The history of a run for a person: a table, and a picture of its losses. The latter needs matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Column, Table
 
 from edge_agent.observability.plots import NO_MATPLOTLIB
@@ -15,8 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def history_table(rows: Sequence[HistoryRow]) -> Table:
-    """A line a row. What was not evaluated, or has no classes, is a dash."""
+_WIDEST = 10_000
+
+
+def history_table(rows: Sequence[HistoryRow]) -> str:
+    """Show a line a row. What was not evaluated, or has no classes, is a dash.
+
+    The table is as wide as its numbers: with metrics a terminal may wrap its lines, but none is cut.
+    """
     metrics = metrics_of(rows)
     heads = ("step", "epoch", "train", "test", "accuracy", *metrics, "rate", "cut", "K", "bits", "up", "down", "/s")
     table = Table(*(Column(head, justify="right", no_wrap=True) for head in heads), box=None, padding=(0, 1, 0, 0))
@@ -36,7 +43,10 @@ def history_table(rows: Sequence[HistoryRow]) -> Table:
             size(row.bytes_down),
             f"{row.samples_per_second:.0f}",
         )
-    return table
+    console = Console(width=_WIDEST)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().rstrip("\n")
 
 
 def _shown(figure: float | None, form: str) -> str:

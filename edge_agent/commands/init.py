@@ -101,6 +101,7 @@ def init(
     load_edge_config(None, [*flags, f"trainer.address={toml_value(trainer)}"], environ={})
     host, _, port = trainer.rpartition(":")
     is_near = host in _LOOPBACK
+    everywhere = "[::]" if host.startswith("[") else "0.0.0.0"
     edge = _EDGE.format(
         model=toml_value(model),
         train=_dataset(train, given.data.train),
@@ -110,7 +111,7 @@ def init(
         output=toml_value(output),
     )
     served = _TRAINER.format(
-        listen=toml_value(trainer if is_near else f"0.0.0.0:{port}"),
+        listen=toml_value(trainer if is_near else f"{everywhere}:{port}"),
         package=toml_value(model.partition(":")[0]),
         secrets="" if is_near else _TRAINER_SECRETS,
     )
@@ -119,7 +120,7 @@ def init(
     except OSError as cause:
         raise ConfigError(f"folder {directory} cannot be made: {cause.strerror}") from cause
     write_together({path: _writing(text) for path, text in zip(files.values(), (edge, served), strict=True)})
-    closing = "" if is_near else _CLOSING.format(host=host)
+    closing = "" if is_near else _CLOSING.format(host=host.strip("[]"))
     package = model.partition(":")[0].partition(".")[0]
     module, path = ("", "") if find_spec(package) else (f", beside {package}", "PYTHONPATH=. ")  # installed, or a file
     typer.echo(

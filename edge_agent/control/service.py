@@ -233,10 +233,10 @@ class EdgeControl:
         """Take a checkpoint at every worker."""
         checkpointer = self._open_run().checkpointer
         if not checkpointer.keeps:
-            raise StatusError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "this run keeps no checkpoints, because checkpoints.location is none",
-            )
+            why = "because checkpoints.location is none"
+            if self._state.config.member is not None:
+                why = "because its group's trainer has them (checkpoint_steps in [[groups]])"
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"this run keeps no checkpoints, {why}")
         return pb.TakeCheckpointResponse(step=(await checkpointer.order()).step)
 
     async def list_sessions(

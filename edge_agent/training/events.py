@@ -127,7 +127,7 @@ class Progressed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Finishing(Event):
-    """The run is asked to finish, and the step before this boundary is its last one."""
+    """The step before this boundary is the last one of the run, though its configuration may have more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from edge_agent.training.events import (
     CurrentActivity,
     Drained,
     Evaluated,
+    Finishing,
     Placed,
     RolledBack,
 )
@@ -198,6 +199,8 @@ class TrainingLoop:
                 joined, self._is_unseated = Restored(joined.tickets, step, facts, is_replanned=False), False
             if isinstance(joined, Restored):
                 await self._restart(joined)
+                if joined.step == self._experiment.steps:  # another member has ended the group, maybe between two rows
+                    self._emit(Finishing())
             await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))
             links = Links(self._session, self._worker.executor, self._emit)
             async with links as self._links, meanwhile(self._admissions.keep()):

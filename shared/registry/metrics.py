@@ -24,8 +24,8 @@ LOSS, ACCURACY = "loss", "accuracy"
 """Figures of every evaluation, the second where the loss is of classes."""
 _OF_EVALUATIONS = {"loss", "accuracy", "test_loss", "metrics"}
 _OF_STEPS = {"step", "epoch", "samples", "train_loss", "learning_rate", "edge_blocks", "staleness", "bits", "seconds"}
-TAKEN = _OF_EVALUATIONS | _OF_STEPS | {"bytes_up", "bytes_down", "samples_per_second", "skipped"}
-"""Names of the figures that a run has besides, as the columns of its history."""
+TAKEN = _OF_EVALUATIONS | _OF_STEPS | {"bytes_up", "bytes_down", "samples_per_second", "skipped", "step_loss"}
+"""Names of the figures that a run has besides, as the columns of its history, and what its trackers have of steps."""
 _ALLOWED = f"one of {', '.join(METRICS)}, or package.module:name"
 
 
@@ -36,7 +36,10 @@ class MetricConfig(Section):
     """One of `METRICS`, or the function or class of a user's own, as `package.module:name`."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of a function or class of a user's own."""
-    alias: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.:-]{0,199}$")] | None = None
+    alias: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.:-]{0,199}$")] | None = Field(
+        default=None,
+        json_schema_extra={"allowed": "1 to 200 letters, digits, _, ., : and -, of which the first is a letter or _"},
+    )
     """Name under which its value is shown. Left out, its own."""
 
     @model_validator(mode="before")

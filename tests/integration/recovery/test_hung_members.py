@@ -13,7 +13,7 @@ BOUNDED = ['groups=[{name="line", size=2, checkpoint_steps=2, longest_wait_secon
 def test_a_member_that_hangs_is_named_and_left_out_until_it_begins_again(tmp_path):
     gate, logs = tmp_path / "gate", tmp_path / "log"
     hangs_after = 10
-    reads = 32 * (1 + hangs_after) + 2  # one batch of 32 tells what samples are like, and one twice whether they stay so
+    reads = 32 * (1 + hangs_after) + 2  # a batch of 32 is looked at, and one sample twice
     more = {0: ['data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.02}}'], 1: [gated(gate, reads)]}
     with Running(tmp_path, more=more, group=BOUNDED, step_logs={"near": logs}) as running:
         _, said = running.trainer()

@@ -127,6 +127,19 @@ async def test_a_member_without_a_test_set_follows_the_evaluations_of_another():
     assert results[0].history[-1].learning_rate < results[0].history[0].learning_rate
 
 
+async def test_a_member_that_does_not_evaluate_has_a_row_of_the_end_that_another_finds_within_an_epoch():
+    async with running_trainer(*group_of(2)) as server:
+        configs = [
+            member(0, server, size=2, more=chosen(0, SHARD, ENDS)),
+            member(1, server, size=2, more=[TRAINING[0], f"training.max_steps={STEPS}", SHARD]),
+        ]
+        results = await asyncio.gather(*(run_training(config) for config in configs))
+    judging, other = (result.history[-1] for result in results)
+    assert (other.step, other.samples) == (judging.step, judging.samples) == (results[0].summary.steps, judging.samples)
+    assert judging.step < STEPS
+    assert other.train_loss is not None
+
+
 async def test_a_group_in_which_nobody_evaluates_has_all_of_its_steps_and_one_rate():
     async with running_trainer(*group_of(1)) as server:
         more = [ENDS, 'training.schedule={name="plateau", patience=0}', "training.max_steps=30"]

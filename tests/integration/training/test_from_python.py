@@ -49,4 +49,30 @@ def test_a_script_that_trains_as_its_readers_import_it_ends_in_sentences(tmp_pat
         [sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert "put the call of train() under" in done.stderr
-    assert done.stdout.count("session opened") == 1, "no process but the first trains"
+    assert done.stderr.count("session opened") == 1, "no process but the first trains"
+
+
+QUIET = """
+import logging
+from isthmus import EdgeConfig, load_config, train
+
+{prepared}
+flags = ["trainers=[]", "training.max_steps=2", "checkpoints.location=none", "control.listen=none", 'log.level="error"']
+train(load_config(EdgeConfig, None, flags))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prepared", "opened"),
+    [("", 0), ("logging.basicConfig(level='INFO')", 1)],
+    ids=["one that has none", "one that has its own"],
+)
+def test_a_program_logs_as_the_configuration_says_unless_it_has_logs_of_its_own(tmp_path, prepared, opened):
+    script = tmp_path / "mine.py"
+    script.write_text(QUIET.format(prepared=prepared))
+    done = subprocess.run(
+        [sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout + done.stderr).count("session opened") == opened

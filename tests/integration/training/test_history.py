@@ -231,6 +231,9 @@ def test_a_metric_has_a_column_of_its_own(tmp_path, expected):
     assert read_history(tmp_path) == rows
     first, second = csv.DictReader((tmp_path / HISTORY).read_text().splitlines())
     assert (first["top5"], second["top5"]) == ("", "0.30000000000000004")
+    shown = CliRunner().invoke(app, ["history", str(tmp_path)], env={"COLUMNS": "80"}).stdout.splitlines()
+    assert shown[0].split()[5:8] == ["top5", "mine:f,", "as"], "no name is cut"
+    assert shown[2].split()[-7:] == ["0", "32", "1", "B", "2", "B", "3"], "nor a number"
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,11 @@ def test_nobody_outside_its_container_reads_the_metrics_of_an_image_unless_it_is
     assert all(is_loopback(listen) for listen in (trainer.metrics.listen, agent.metrics.listen))
 
 
+def test_an_agent_that_is_started_again_goes_on_where_it_was():
+    assert 'CMD ["run", "--resume"]' in stage("agent")
+    assert COMPOSE["agent"]["command"][:2] == ["run", "--resume"]
+
+
 def test_prometheus_scrapes_what_compose_lets_it_reach():
     for service, file, prefix in (("agent", "edges", "EDGE_AGENT"), ("trainer", "trainers", "CLOUD_TRAINER")):
         served = COMPOSE[service]["environment"][f"{prefix}_METRICS__LISTEN"]

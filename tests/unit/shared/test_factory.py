@@ -28,6 +28,8 @@ def test_a_module_that_is_nowhere_comes_with_where_to_look(tmp_path, monkeypatch
     for name, package in (("mynet:net", "mynet"), ("mine.nets:net", "mine")):
         with pytest.raises(ModelError, match=f"PYTHONPATH must name the folder that holds {package}.py or the package"):
             load_factory(name)
+    with pytest.raises(ModelError, match="shared is a package of Isthmus here, so give yours another name"):
+        load_factory("shared.mynet:net")
     with pytest.raises(ModelError, match="No module named 'absent_library'") as refused:
         load_factory("needs_more:net")
     assert "PYTHONPATH" not in str(refused.value), "it was found; what it imports has to be installed"

@@ -68,6 +68,15 @@ def test_another_name_is_not_believed(folder):
         handshake(folder, name="gpu.example.com")
 
 
+@pytest.mark.parametrize(
+    "host", ["gpu.example.org:50051", "https://gpu.example.org", "[2001:db8::7]", "gpü.example.org", ""]
+)
+def test_what_no_peer_would_take_for_the_trainers_name_is_refused(host, tmp_path):
+    with pytest.raises(ConfigError, match="it must be a name in ASCII or an address, without a port"):
+        certs(tmp_path / "new", "--host", host)
+    assert not (tmp_path / "new" / "trainer.pem").exists()
+
+
 def test_an_agents_certificate_is_no_trainers(folder):
     with pytest.raises(ssl.SSLError):
         handshake(folder, server="pi-7")

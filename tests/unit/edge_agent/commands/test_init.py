@@ -42,6 +42,12 @@ def test_a_trainer_elsewhere_has_its_port_closed(tmp_path):
     assert "cloud-trainer certs certificates --host gpu.example.org" in printed
 
 
+def test_a_trainer_at_an_address_of_ipv6_listens_there_and_has_it_in_its_certificate(tmp_path):
+    _, trainer, printed = written(tmp_path, *NEAR[:3], "--trainer=[2001:db8::7]:5000", "--output=o")
+    assert trainer.server.listen == "[::]:5000"
+    assert "cloud-trainer certs certificates --host 2001:db8::7\n" in printed
+
+
 def test_a_person_answers_five_questions_of_which_nothing_takes_the_default(tmp_path):
     edge, trainer, printed = written(tmp_path, answers="\n\n\n\n\n")
     plain = EdgeConfig()
