@@ -44,7 +44,8 @@ def first_batch(
     if skipping is not None:
         skipping.judge(reader.unreadable)
         skipping.like = reader.kind
-    _warn_of_state(dataset, collate)
+    if not is_spread:
+        _warn_of_state(dataset, collate)
     return Batch(0, inputs, labels)
 
 
@@ -52,9 +53,7 @@ def _warn_of_state(dataset: Dataset, collate: Collate | None) -> None:
     """Warn of a sample that changes when it is read again with the same random numbers: samples are read ahead, by other
     processes and again after a stop."""
     with suppress(DataError):  # of a sample that is skipped, or a batch of one, which training may never have
-        once, again = (
-            next(iter(SampleReader(dataset, 0, collate).read([BatchRequest([0], ("evaluation", 0))]))) for _ in range(2)
-        )
+        once, again = SampleReader(dataset, 0, collate).read([BatchRequest([0], ("evaluation", 0))] * 2)
         if not _alike(once, again):
             _log.warning(
                 "sample 0 is another one when it is read again, so a resumed run, or other data.workers, train on others; "

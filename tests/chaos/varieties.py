@@ -148,8 +148,10 @@ def end_of(rows: Iterable[PlainRow | HistoryRow]) -> int:
 def expected(flags: Sequence[str], *, ends_early: bool) -> Expected:
     """Train in one process where no worker shares a block. flags: of the variety, and of what else was drawn."""
     config = edge_config(*EXPERIMENT, *flags)
-    per_epoch, every = plain_experiment(config).loader.steps_per_epoch, config.training.evaluate_every_steps
-    evaluated = {*range(per_epoch, STEPS, per_epoch), *(range(every, STEPS, every) if every else ()), STEPS}
+    experiment, every = plain_experiment(config), config.training.evaluate_every_steps
+    per_epoch = experiment.loader.steps_per_epoch
+    due = [*range(per_epoch, STEPS, per_epoch), *(range(every, STEPS, every) if every else ()), STEPS]
+    evaluated = set(map(experiment.recipe.boundary_from, due))
     states, average = dict[int, dict[str, Tensor]](), dict[str, Tensor]()
     steps = end_of(plain_run(config, evaluated.__contains__)[0]) if ends_early else STEPS
     rows, _ = plain_run(config, evaluated.__contains__, states, average, steps)

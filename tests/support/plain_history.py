@@ -49,18 +49,19 @@ def plain_run(
     """
     rows, losses, rates, counts = list[PlainRow](), list[float](), list[float](), list[int]()
     experiment = plain_experiment(config)
-    per_epoch, steps = experiment.loader.steps_per_epoch, most_steps or experiment.steps
+    recipe, per_epoch, steps = experiment.recipe, experiment.loader.steps_per_epoch, most_steps or experiment.steps
+    epoch_ends = {recipe.boundary_from(end) for end in range(per_epoch, steps + 1, per_epoch)}
 
     def done(step: int, loss: float) -> None:
         losses.append(loss)
         count, evaluates = step + 1, is_evaluated(step + 1)
-        if not evaluates and count % per_epoch and count != steps:
+        if not evaluates and count not in epoch_ends and count != steps:
             return
         test_loss, accuracy = plain_evaluation(config, experiment) if evaluates else (None, None)
         rows.append(
             PlainRow(
                 count,
-                step // per_epoch + 1,
+                recipe.epoch_of(count),
                 sum(counts),
                 sum(losses) / len(losses),
                 test_loss,
@@ -83,7 +84,7 @@ def plain_run(
             counts.append(batch.samples)
             yield batch.step, batch.inputs, batch.labels
 
-    return rows, plain_loop(experiment.chain, experiment.recipe, batches(), done, figure, rates, averages)
+    return rows, plain_loop(experiment.chain, recipe, batches(), done, figure, rates, averages)
 
 
 def plain_evaluation(config: EdgeConfig, experiment: PlainExperiment) -> tuple[float, float]:

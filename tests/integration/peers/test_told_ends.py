@@ -1,6 +1,7 @@
 """Members that end the training of a group where they may not, or not at all of its trainers: nobody waits for ever."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
@@ -74,22 +75,23 @@ async def ended_at(server, training):
     return step
 
 
-def slow_members(near, far):
-    more = [SHARD, *JUDGING, "training.max_steps=30", *SLOWLY[0]]
-    return [member_of_two(rank, near, far, size=2, more=more) for rank in range(2)]
+@asynccontextmanager
+async def slow_group():
+    """Two trainers, the deciding one first, the configurations of two members, and their training."""
+    flags, more = group_of(2, NOTHING_KEPT), [SHARD, *JUDGING, "training.max_steps=30", *SLOWLY[0]]
+    async with running_trainer(*flags) as near, running_trainer(*flags) as far:
+        configs = [member_of_two(rank, near, far, size=2, more=more) for rank in range(2)]
+        yield near, far, configs, asyncio.gather(*map(run_training, configs), return_exceptions=True)
 
 
 @pytest.mark.slow
 async def test_where_a_member_tells_the_deciding_trainer_alone_the_others_tell_the_rest_or_are_refused_in_a_sentence():
     """They are refused where another trainer has done one step more meanwhile."""
-    flags = group_of(2, NOTHING_KEPT)
-    async with running_trainer(*flags) as near, running_trainer(*flags) as far:
-        configs = slow_members(near, far)
-        training = asyncio.gather(*(run_training(config) for config in configs), return_exceptions=True)
+    async with slow_group() as (near, _, configs, training):
         steps = await ended_at(near, training)
         ended = await training
-    training = configs[0].training.model_copy(update={"max_steps": steps})
-    expected = group_state([config.model_copy(update={"training": training}) for config in configs])
+    limited = configs[0].training.model_copy(update={"max_steps": steps})
+    expected = group_state([config.model_copy(update={"training": limited}) for config in configs])
     for each in ended:
         if isinstance(each, RefusedError):
             assert f"the group cannot end before step {steps}; it is at step {steps + 1}" in str(each)
@@ -99,10 +101,7 @@ async def test_where_a_member_tells_the_deciding_trainer_alone_the_others_tell_t
 
 @pytest.mark.slow
 async def test_where_a_member_tells_another_trainer_alone_the_others_are_refused_in_a_sentence():
-    flags = group_of(2, NOTHING_KEPT)
-    async with running_trainer(*flags) as near, running_trainer(*flags) as far:
-        configs = slow_members(near, far)
-        training = asyncio.gather(*(run_training(config) for config in configs), return_exceptions=True)
+    async with slow_group() as (_, far, _, training):
         steps = await ended_at(far, training)
         for refusal in await training:
             assert isinstance(refusal, RefusedError), refusal
