@@ -135,6 +135,10 @@ class Groups:
         with _statuses():
             return await self._group_of(session).occupy(seat, theirs)
 
+    def leaves_out_late(self, session: Session) -> bool:
+        """Tell whether a session's group goes on without late members."""
+        return session.is_member and self._group_of(session).config.leave_out_seconds is not None
+
     async def begin(self, session: Session, beginning: pb.Beginning) -> pb.RestoreWorkerResponse:
         """Have a member begin with the weights and at the step that its group says, and answer with these. Its link ends.
 

@@ -194,7 +194,7 @@ class TrainedGroup:
         """Have the member of a session take part in no step after its last one, wherever the group goes back to.
 
         It stays until the end where that is the last of all. ends_group: it is, because the group ends there.
-        Raises RefusedError for a session that has not begun, or may not end the group, and where that cannot be written, and
+        Raises RefusedError for a session that has not begun, or cannot end the group, and where that cannot be written, and
         ProtocolError for a step that cannot be its last.
         """
         async with self._alone:
@@ -205,8 +205,11 @@ class TrainedGroup:
                 )
             merging = loop.merging
             if ends_group:
-                if not session.request.group.may_end or seat.rank not in merging.ranks:
-                    raise RefusedError(f"rank {seat.rank} may not end group {name!r}, or takes no part in it any more")
+                if self.config.leave_out_seconds is not None or seat.rank not in merging.ranks:
+                    raise RefusedError(
+                        f"rank {seat.rank} cannot end group {name!r}: it takes no part in that any more, or the group goes on "
+                        "without late members (leave_out_seconds)"
+                    )
                 await self._end(loop, last_step + 1)
                 return
             if last_step + 1 >= merging.agreement.steps:
@@ -225,7 +228,7 @@ class TrainedGroup:
         if steps != loop.merging.agreement.steps:
             await loop.end(steps)
             self._agreement = loop.merging.agreement
-            _log.info("the evaluations of a member end the training of a group", group=self.config.name, steps=steps)
+            _log.info("a member ends the training of a group", group=self.config.name, steps=steps)
 
     async def join(self, session: Session, life: int, first_step: int) -> None:
         """Have the member of a session take part from a step of a life on, at which it begins. Raises as `Newcomers.join` does.

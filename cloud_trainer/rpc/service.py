@@ -202,6 +202,7 @@ class TrainerService:
             max_message_bytes=self._config.server.max_message_bytes,
             max_staleness=session.max_staleness,
             group_steps=group_steps,
+            leaves_out_late=self.groups.leaves_out_late(session),
         )
 
     async def _reserve_room(self, session_id: str) -> None:

@@ -103,10 +103,10 @@ class EdgeControl:
 
     async def drain(self, request: pb.EdgeControlServiceDrainRequest) -> pb.EdgeControlServiceDrainResponse:
         """End the run."""
-        if request.finish:
-            self._check_may_finish()
         if request.leave:
             self._check_may_leave()
+        if request.finish:
+            self._check_may_finish(leave=request.leave)
         _log.info("told to drain", leave=request.leave, finish=request.finish)
         if request.finish:
             self._state.pause.boundary.request_end()
@@ -274,13 +274,17 @@ class EdgeControl:
             )
         self._open_run()
 
-    def _check_may_finish(self) -> None:
-        """Refuse to finish in a group, whose members all do its steps. Raises StatusError."""
-        if self._state.config.member is not None:
+    def _check_may_finish(self, *, leave: bool) -> None:
+        """Refuse to finish a group that this device cannot end, has not come to yet, or is to leave. Raises StatusError."""
+        if leave:
+            raise StatusError(
+                grpc.StatusCode.FAILED_PRECONDITION, "a group is left or finished; drain with --leave or --finish alone"
+            )
+        if self._state.config.member is not None and self._open_run().session.experiment.leaves_out_late:
             raise StatusError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                "this device is in a group (group.name), whose members all do the same steps; drain without --finish, or with "
-                "--leave alone",
+                "the group of this device goes on without late members (leave_out_seconds), so that no step is the last one of "
+                "all; drain without --finish, or with --leave",
             )
 
     def _open_run(self) -> OpenRun:

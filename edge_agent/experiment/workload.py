@@ -85,6 +85,8 @@ class Workload:
         self.samples = self.loader.samples
         total_steps = training.epochs * self.loader.steps_per_epoch
         self.steps = _whole_updates(min(total_steps, training.max_steps or total_steps), training.accumulate_batches)
+        self.leaves_out_late = False
+        """True if the group of this device goes on without late members, so that none can end it."""
         check_label_count(training.loss, len(label_tensors(first.labels)))
         if config.deployment.recall:
             check_steady(train, self.collate, data.batch_size)

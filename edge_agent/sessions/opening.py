@@ -80,6 +80,7 @@ async def open_session(
         session = _session(SessionState(stored, experiment, threads, plan, log), clients, retry, opening_seconds)
         for worker, reason in away.items():
             session.members.miss(worker, reason)
+        experiment.leaves_out_late = any(response.leaves_out_late for response in opened.values())
         for worker, response in opened.items():
             check_limits(config, worker, response)
         await gathered(

@@ -29,6 +29,8 @@ class EarlyEnd:
         self._emit = emit
         self._configured_steps = self._experiment.steps
         """Steps of the run, unless it ends early."""
+        self._first_step = 0
+        """Step at which this session has begun, or gone back to."""
 
     async def end_if_no_better(self, step: int) -> None:
         """Make this step the last one of the run, in a group of all members, where the evaluations say so."""
@@ -43,24 +45,29 @@ class EarlyEnd:
         self._set_steps(step)
         _log.info("the evaluations get no better; the run ends early", step=step)
 
-    def end_if_asked(self, step: int) -> bool:
-        """Make this step the last one of the run, where it is asked to finish: the first one is done before, despite a pause.
+    async def end_if_asked(self, step: int) -> bool:
+        """Make this step the last one of the run, in a group of all members, where it is asked to finish.
 
-        Returns False where it is not.
+        The first step is done before, despite a pause. Returns False where it is not the last one. Raises IsthmusError.
         """
         if not self._pause.boundary.is_end_requested or step == self._experiment.steps:
             return False
-        if step == 0:
+        if step < self._least_step:
             self._pause.release()
             return False
+        if self._experiment.config.member is not None:
+            if self._exit.is_under_way:
+                return False
+            await leave_after(self._session, step - 1, ends_group=True)
         self._set_steps(step)
         self._statistics.finished_of_steps = self._configured_steps
         self._emit(Finishing())
         _log.info("asked to finish; the run ends early", step=step)
         return True
 
-    def begin_again(self) -> None:
-        """Have the run all its steps again, after it has gone back to a checkpoint."""
+    def begin_at(self, step: int) -> None:
+        """Have the run all its steps again, of which this one comes next."""
+        self._first_step = step
         self._set_steps(self._configured_steps)
         self._statistics.finished_of_steps = None
 
@@ -72,6 +79,15 @@ class EarlyEnd:
             ends_epoch = 0 < experiment.recipe.boundary_from(step // per_epoch * per_epoch) == step
             if not ends_epoch or rows[-1].test_loss is not None:
                 self._statistics.take_back_end(ends_epoch=ends_epoch)
+
+    @property
+    def _least_step(self) -> int:
+        """The least step that may be the end.
+
+        An earlier session of a member may have given gradients of the next K + 1 steps, so that a trainer can be further.
+        """
+        is_member = self._experiment.config.member is not None
+        return self._first_step + self._session.placement.staleness + 1 if is_member else 1
 
     def _set_steps(self, steps: int) -> None:
         self._experiment.steps = self._statistics.total_steps = steps

@@ -265,7 +265,7 @@ class TrainingLoop:
 
     async def _at_boundary(self) -> Action:
         """Do the work that waited for a moment with nothing in flight. Returns what follows."""
-        if self._early_end.end_if_asked(self.step):
+        if await self._early_end.end_if_asked(self.step):
             await self._evaluate_if_due()
         is_end = self.step == self._experiment.steps
         if not is_end:
@@ -369,6 +369,6 @@ class TrainingLoop:
             self._statistics.go_back(totals)
         self._resumes = False
         self._experiment.held.rate_drops = 0
-        self._early_end.begin_again()
+        self._early_end.begin_at(restored.step)
         await self._best.go_back(restored.step)
         self._emit(RolledBack(restored.step))

@@ -16,7 +16,8 @@ import structlog
 import torch
 
 from tests.chaos.faults import POINTS, Fault
-from tests.chaos.groups import disturbed_group, has_slices
+from tests.chaos.group_varieties import FINISH, has_slices
+from tests.chaos.groups import disturbed_group
 from tests.chaos.placements import three_tiers
 from tests.chaos.run import ONLY, Outcome, disturbed_run
 from tests.chaos.varieties import DATA, RECIPES
@@ -78,7 +79,10 @@ def table(outcomes: list[Outcome]) -> str:
         "runs with a newcomer": sum(outcome.joined for outcome in outcomes),
         "runs among candidates": sum(outcome.candidates for outcome in outcomes),
         "runs of lost ways": sum(outcome.ways for outcome in outcomes),
-        **{f"runs with {name}": sum(name in outcome.extras for outcome in outcomes) for name in (*RECIPES, *DATA)},
+        **{
+            f"runs with {name}": sum(name in outcome.extras for outcome in outcomes)
+            for name in (*RECIPES, *DATA, FINISH)
+        },
         "ways through others": sum(outcome.detours for outcome in outcomes),
         "restarts": sum(outcome.restarts for outcome in outcomes),
         "losses": sum(bool(outcome.loss) for outcome in outcomes),

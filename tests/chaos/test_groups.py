@@ -7,7 +7,8 @@ only the order of events decides the weights: all members end with the same, and
 import pytest
 
 from tests.chaos.faults import Fault
-from tests.chaos.groups import EXTRAS, disturbed_group, has_slices
+from tests.chaos.group_varieties import EXTRAS, has_slices
+from tests.chaos.groups import disturbed_group
 
 FAULTS_PER_RUN = 12
 RUNS = range(9, 11)

@@ -22,6 +22,16 @@ class Keeper:
             getattr(run, self._asks)()
 
 
+def finishing(after):
+    """A callback that asks the run to finish after each step from one on, so that the next process of a killed run asks too."""
+
+    def ask(event, run):
+        if isinstance(event, StepFinished) and event.step + 1 >= after:
+            run.finish()
+
+    return ask
+
+
 def waits():
     """A callback that hangs until it may go on."""
 

@@ -211,8 +211,8 @@ CALLS = [
     (lambda of: of.leave(0, 3, **FOREIGN), Code.NOT_FOUND, "there is no session"),
     (
         lambda of: of.leave(0, 2, ends_group=True),
-        Code.FAILED_PRECONDITION,
-        "rank 0 may not end group 'line', or takes no part in it any more",
+        Code.INVALID_ARGUMENT,
+        "the group cannot end before step 3; it is at step 0",
     ),
     (lambda of: of.leave(0, 2, ends_group=True, **EARLY), Code.ABORTED, "was attached with term 1"),
     (lambda of: of.leave(0, 3, **EARLY), Code.ABORTED, "was attached with term 1"),

@@ -10,7 +10,7 @@ from isthmus import run_training
 from shared.errors import RefusedError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.integration.peers.test_hostile_members import NOTHING_KEPT, Members, life_of, until_linked
-from tests.support.group_flags import SHARD, group_of, member, member_of_two, trained
+from tests.support.group_flags import ACCEPTING, SHARD, group_of, member, member_of_two, trained
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import running_trainer
@@ -19,7 +19,6 @@ from tests.support.wire import RawPeer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Code = grpc.StatusCode
-JUDGING = ["training.early_stop={patience=1000}", 'data.test={factory="tests.support.samples:SomeDigits"}']
 
 
 async def test_a_member_that_tells_another_trainer_of_an_end_where_the_group_is_not_is_refused():
@@ -44,9 +43,9 @@ async def test_a_member_that_tells_another_trainer_of_an_end_where_the_group_is_
     assert_same_bits(group_state(configs), state)
 
 
-async def test_a_member_that_may_end_the_group_ends_it_at_no_other_step_than_that_it_is_at():
+async def test_a_member_ends_the_group_at_no_other_step_than_that_it_is_at():
     async with running_trainer(*group_of(2, NOTHING_KEPT)) as server, RawPeer(server.address) as peer:
-        configs = [member(rank, server, size=2, more=[SHARD, *JUDGING]) for rank in range(2)]
+        configs = [member(rank, server, size=2, more=[SHARD]) for rank in range(2)]
         first = asyncio.create_task(run_training(configs[0]))
         members = Members(server, peer)
         await until_linked(members, first)
@@ -58,6 +57,20 @@ async def test_a_member_that_may_end_the_group_ends_it_at_no_other_step_than_tha
         (state,) = await trained(configs[1:])
         await first
     assert_same_bits(group_state(configs), state)
+
+
+async def test_a_member_cannot_end_a_group_that_goes_on_without_late_members():
+    group = 'groups=[{name="line", size=2, leave_out_seconds=60.0}]'
+    async with running_trainer(group, ACCEPTING, NOTHING_KEPT) as server, RawPeer(server.address) as peer:
+        configs = [member(rank, server, size=2, more=[SHARD]) for rank in range(2)]
+        first = asyncio.create_task(run_training(configs[0]))
+        members = Members(server, peer)
+        await until_linked(members, first)
+        found, said = await members.leave(0, 0, ends_group=True)
+        assert found is Code.FAILED_PRECONDITION, said
+        assert "the group goes on without late members (leave_out_seconds)" in said
+        await trained(configs[1:])
+        await first
 
 
 async def ended_at(server, training):
@@ -78,7 +91,7 @@ async def ended_at(server, training):
 @asynccontextmanager
 async def slow_group():
     """Two trainers, the deciding one first, the configurations of two members, and their training."""
-    flags, more = group_of(2, NOTHING_KEPT), [SHARD, *JUDGING, "training.max_steps=30", *SLOWLY[0]]
+    flags, more = group_of(2, NOTHING_KEPT), [SHARD, "training.max_steps=30", *SLOWLY[0]]
     async with running_trainer(*flags) as near, running_trainer(*flags) as far:
         configs = [member_of_two(rank, near, far, size=2, more=more) for rank in range(2)]
         yield near, far, configs, asyncio.gather(*map(run_training, configs), return_exceptions=True)

@@ -15,6 +15,9 @@ from tests.support.running_group import SIZE, SLOWLY, STEPS, Running
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 
+CUT = "deployment.cut=1"
+
+
 def evaluating(rank):
     tested = f'data.test={{factory="tests.support.samples:SomeDigits", kwargs={{rank={rank}}}}}'
     return [tested, "training.evaluate_every_steps=10"]
@@ -73,3 +76,20 @@ def test_a_killed_member_that_comes_back_has_the_losses_and_samples_of_all_steps
 def test_rows_are_whole_wherever_the_group_goes_on(killed, tmp_path, expected):
     with Running(tmp_path, more=slowly_evaluating()) as running:
         assert_rows(running, running.killed_and_back(killed, 14), expected)
+
+
+@pytest.mark.parametrize("point", ["backward", "take_weights"])
+def test_a_killed_member_with_a_cut_lacks_one_step_at_most(point, tmp_path, expected):
+    """The trainer computes the loss, and the device hears it after its gradients have left."""
+    with Running(tmp_path, more={rank: [*flags, CUT] for rank, flags in slowly_evaluating().items()}) as running:
+        running.trainer()
+        other = running.member(0)
+        killed = running.member_killed_at(f"shared.execution.blocks:PlacedBlocks.{point}", 1, 14)
+        assert killed.wait(60) == -signal.SIGKILL
+        running.assert_whole([other, running.member(1)])
+    per_step = expected[1][0].samples // expected[1][0].step
+    rows = plain_history.of(read_history(tmp_path / "member-1"))
+    lacking = {right.samples - row.samples for right, row in zip(expected[1], rows, strict=True)}
+    assert lacking <= {0, per_step}
+    assert [(row.step, row.test_loss) for row in rows] == [(right.step, right.test_loss) for right in expected[1]]
+    assert all(row.train_loss is not None for row in rows)

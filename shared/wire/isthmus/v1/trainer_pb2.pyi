@@ -257,6 +257,7 @@ class OpenSessionResponse(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     GROUP_STEPS_FIELD_NUMBER: _builtins.int
+    LEAVES_OUT_LATE_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Names the session in every further call."""
     max_message_bytes: _builtins.int
@@ -265,6 +266,8 @@ class OpenSessionResponse(_message.Message):
     """The largest staleness (K) that the session may have under its placement, by the trainer's limits and the memory of a session."""
     group_steps: _builtins.int
     """The steps that a group does; 0 for a session that trains by itself."""
+    leaves_out_late: _builtins.bool
+    """Whether the group goes on without late members, so that none of them can end it (LeaveGroup)."""
     @_builtins.property
     def block_digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """XXH3-64 digests of the trainer's blocks, of all L: of the parameters that learn and the buffers, as they start."""
@@ -282,10 +285,11 @@ class OpenSessionResponse(_message.Message):
         max_message_bytes: _builtins.int = ...,
         max_staleness: _builtins.int = ...,
         group_steps: _builtins.int = ...,
+        leaves_out_late: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "frozen_digests", b"frozen_digests", "group_steps", b"group_steps", "max_message_bytes", b"max_message_bytes", "max_staleness", b"max_staleness", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_digests", b"block_digests", "frozen_digests", b"frozen_digests", "group_steps", b"group_steps", "leaves_out_late", b"leaves_out_late", "max_message_bytes", b"max_message_bytes", "max_staleness", b"max_staleness", "session_id", b"session_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
