@@ -80,10 +80,11 @@ def ranked_candidates(question: Question, candidates: Sequence[Candidate]) -> li
     pairs = best_pairs(question)
     found = list[Plan]()
     if (alone := pairs.alone()) is not None:
-        found.append(Plan(pairs.layout(alone[0]), alone[1]))
+        layout = pairs.layout(alone[0])
+        found.append(Plan(layout, alone[1], name=layout.workers[0]))
     rows, seconds = pairs.with_each(conditions_for(candidates))
     found += [
-        Plan(pairs.layout(row, candidate.name), each)
+        Plan(pairs.layout(row, candidate.name), each, name=candidate.name)
         for candidate, row, each in zip(candidates, rows.tolist(), seconds.tolist(), strict=True)
         if math.isfinite(each)
     ]

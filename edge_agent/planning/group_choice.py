@@ -88,7 +88,8 @@ def group_plans(
     def way(count: int | None, cut: int, seconds: float) -> Plan:
         if seconds <= 0.0:
             raise PlanError("a step of the profile takes no time at all; profile a model that computes")
-        return Plan(stacked(profile, (cut,), 0, (carried.bits,)), seconds, members=count)
+        name = "one device" if count is None else f"group of {count}"
+        return Plan(stacked(profile, (cut,), 0, (carried.bits,)), seconds, name=name, members=count)
 
     def all_ways() -> Iterator[Plan]:
         if is_measured:

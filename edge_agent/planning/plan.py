@@ -18,6 +18,8 @@ class Plan:
     """Number of layouts that were weighed for it."""
     is_proved: bool = True
     """False if a better layout may exist, because they are too many to be tried one by one."""
+    name: str = ""
+    """Name by which a ranking knows it: of a trainer, a group, a line of a file; empty where its layout says enough."""
     members: int | None = None
     """Members of a group that train so in step; None for one device without a group."""
     reason: str = ""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from edge_agent.commands.plans.notes import notes_on
 from edge_agent.commands.plans.placed import costed_placements, write_placement
-from edge_agent.commands.plans.printing import print_plan, print_ranked
+from edge_agent.commands.plans.printing import print_ranked
 from edge_agent.planning import Profile, Question, best_order, conditions_of, ranked
 from edge_agent.planning.candidates import load_candidates, ranked_candidates
 from edge_agent.planning.group_choice import group_plans
@@ -38,20 +38,20 @@ def print_planned(
         notes.append(
             "the file has no links_between, so the links were taken to stay in their places whoever stands at their ends"
         )
-    print_plan(question, at, ranked(question, at, plan, explain) if explain else [plan], notes, as_json=as_json)
+    plans = ranked(question, at, plan, explain) if explain else [plan]
+    print_ranked(question, plans, at, notes, as_json=as_json)
 
 
 def print_candidates(question: Question, path: Path, *, as_json: bool) -> None:
     """Rank the trainers of a file, the device alone among them, each with its best layout. PlanError if that is impossible."""
-    found = ranked_candidates(question, load_candidates(path, taken=question.profile.names[:1]))
-    print_ranked(question, [(plan.layout.workers[-1], plan) for plan in found], as_json=as_json)
+    candidates = load_candidates(path, taken=question.profile.names[:1])
+    print_ranked(question, ranked_candidates(question, candidates), as_json=as_json)
 
 
 def print_group(profile: Profile, members: int, *, as_json: bool) -> None:
     """Rank one device and a group of so many. PlanError if that is impossible."""
     plans = group_plans(profile, profile.rates(*profile.names[:2]), members)
-    named = [("one device" if one.members is None else f"group of {one.members}", one) for one in plans]
-    print_ranked(Question(profile), named, as_json=as_json)
+    print_ranked(Question(profile), plans, as_json=as_json)
 
 
 def print_placements(question: Question, path: Path, *, as_json: bool) -> None:

@@ -26,12 +26,12 @@ def write_placement(path: Path, profile: Profile, layout: Layout) -> None:
     write_whole(path, lambda scratch: scratch.write_text(text))
 
 
-def costed_placements(question: Question, path: Path) -> list[tuple[str, Plan]]:
+def costed_placements(question: Question, path: Path) -> list[Plan]:
     """Return each placement of a file, one a line, as a plan, the fastest first; of equals in the order of the file.
 
-    PlanError for a file that cannot be read, and ConfigError for a placement that may not be.
+    PlanError for a file that cannot be read or has none, and ConfigError for a placement that may not be.
     """
-    profile, found = question.profile, list[tuple[str, Plan]]()
+    profile, found = question.profile, list[Plan]()
     for number, document in _documents(path):
         where = f"{path}: line {number}"
         placement = parse_placement(document, where, len(profile), profile.batch_size, question.space.staleness or 0)
@@ -40,10 +40,12 @@ def costed_placements(question: Question, path: Path) -> list[tuple[str, Plan]]:
                 f"{where}: the workers are {', '.join(placement.workers)}, and those of the profile {', '.join(profile.names)}"
             )
         try:
-            found.append((f"line {number}", costed(question, placement)))
+            found.append(replace(costed(question, placement), name=f"line {number}"))
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
-    return sorted(found, key=lambda each: each[1].seconds_per_step)
+    if not found:
+        raise PlanError(f"{path}: there is no placement; it needs one a line")
+    return sorted(found, key=lambda plan: plan.seconds_per_step)
 
 
 def _documents(path: Path) -> Iterator[tuple[int, object]]:

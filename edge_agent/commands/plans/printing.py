@@ -11,46 +11,40 @@ from edge_agent.planning import FLOAT32_BITS, Conditions, Layout, Parts, Plan, Q
 from shared.placement import document_of
 
 
-def print_plan(
-    question: Question,
-    at: Conditions,
-    plans: Sequence[Plan],
-    notes: Sequence[str],
-    *,
-    as_json: bool,
+def print_ranked(
+    question: Question, plans: Sequence[Plan], at: Conditions | None = None, notes: Sequence[str] = (), *, as_json: bool
 ) -> None:
-    """Print the first of these plans with its parts, then those after it with the reasons, and the notes."""
-    plan, *others = plans
-    parts = parts_of(question, plan.layout, at)
-    if not as_json:
-        after = [f"  after it: {one.layout}, {one.seconds_per_step:.4g} s a step: {one.reason}" for one in others]
-        typer.echo("\n".join([*_described(plan, parts), *after, *(f"  note: {note}" for note in notes)]))
+    """Print plans, the best first. at: if given, the best is described by what its parts take under these conditions."""
+    best = plans[0]
+    parts = None if at is None else parts_of(question, best.layout, at)
+    if as_json:
+        ranking = {"ranked": [_fields(question, plan) for plan in plans]} if parts is None or len(plans) > 1 else {}
+        described = {} if parts is None else _described_fields(question, best, parts) | {"notes": list(notes)}
+        typer.echo(json.dumps(described | ranking))
         return
-    fields = {
+    lines = _table(plans) if parts is None else [*_described(best, parts), *_table(plans[1:])]
+    typer.echo("\n".join([*lines, *(f"  note: {note}" for note in notes)]))
+
+
+def _described_fields(question: Question, plan: Plan, parts: Parts) -> dict[str, object]:
+    return {
         **_fields(question, plan),
         "placement": document_of(placed(question.profile, plan.layout)),
         "worker_seconds": parts.workers,
         "link_seconds": [{"between": list(link), "up": up, "down": down} for link, (up, down) in parts.links.items()],
         "migration_seconds": plan.migration_seconds,
         "evaluated": plan.evaluated,
-        "notes": list(notes),
     }
-    typer.echo(json.dumps(fields | ({"ranked": [_fields(question, one) for one in plans]} if others else {})))
 
 
-def print_ranked(question: Question, plans: Sequence[tuple[str, Plan]], *, as_json: bool) -> None:
-    """Print named plans, the best first."""
-    if as_json:
-        fields = [{"name": name, **_fields(question, plan)} for name, plan in plans]
-        typer.echo(json.dumps({"ranked": fields}))
-        return
-    width = max(len(name) for name, _ in plans)
-    lines = [f"{'':<{width}} {'samples/s':>10} {'s/step':>8}  layout"]
-    lines += [
-        f"{name:<{width}} {plan.samples_per_second:>10.4g} {plan.seconds_per_step:>8.4g}  {plan.layout}"
-        for name, plan in plans
-    ]
-    typer.echo("\n".join(lines))
+def _table(plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield a heading and a line a plan; nothing for no plans."""
+    width = max((len(plan.name) for plan in plans), default=0)
+    if plans:
+        yield f"{'':<{width}} {'samples/s':>10} {'s/step':>8}  layout"
+    for plan in plans:
+        pace = f"{plan.name:<{width}} {plan.samples_per_second:>10.4g} {plan.seconds_per_step:>8.4g}"
+        yield f"{pace}  {plan.layout}" + (f": {plan.reason}" if plan.reason else "")
 
 
 def layout_fields(layout: Layout, names: Sequence[str]) -> dict[str, object]:
@@ -67,7 +61,8 @@ def layout_fields(layout: Layout, names: Sequence[str]) -> dict[str, object]:
 
 
 def _fields(question: Question, plan: Plan) -> dict[str, object]:
-    fields = {**layout_fields(plan.layout, question.profile.names), "seconds_per_step": plan.seconds_per_step}
+    fields = {"name": plan.name} if plan.name else dict[str, object]()
+    fields |= layout_fields(plan.layout, question.profile.names) | {"seconds_per_step": plan.seconds_per_step}
     if plan.members is not None:
         fields["members"] = plan.members
     fields["samples_per_second"] = plan.samples_per_second

@@ -154,7 +154,8 @@ def test_the_plans_after_the_best_are_shown_with_what_speaks_against_them(edge_a
     assert len(seconds) == 3
     assert all(one["reason"] for one in printed["ranked"])
     _, in_words, _ = edge_agent("plan", "--profile", profile_path, *PLAN[:-1], "--explain")
-    assert in_words.count("  after it: ") == 3
+    _, _, after = in_words.partition("s/step  layout\n")
+    assert sum(": " in line and "note: " not in line for line in after.splitlines()) == 3
 
 
 def test_a_simulation_prints_every_planner(edge_agent, profile_path, trace_path, tmp_path):

@@ -149,6 +149,14 @@ def test_a_placement_that_may_not_be_is_refused_with_its_line(edge_agent, path, 
     assert "Traceback" not in err
 
 
+def test_a_file_without_a_placement_is_refused(edge_agent, path, tmp_path):
+    lines = tmp_path / "placements.jsonl"
+    lines.write_text("\n\n")
+    code, out, err = edge_agent("plan", "--profile", path, "--placements", lines)
+    assert (code, out) == (ExitCode.PLAN, "")
+    assert err == f"edge-agent: {lines}: there is no placement; it needs one a line\n"
+
+
 def test_a_part_below_the_fewest_samples_of_a_block_is_refused(edge_agent, tmp_path):
     document = tiers_document(4, 6, seed=3)
     for block in document["blocks"]:
