@@ -5,7 +5,7 @@ from edge_agent.planning.cost.layouts import computing_seconds, loads_of
 from edge_agent.planning.cost.loads import Loads, Paths, Slower, Times, joined, pipeline_seconds, steady_seconds
 from edge_agent.planning.cost.programs import loads_of_step
 from edge_agent.planning.cost.simulated import simulated_loads, simulated_seconds
-from edge_agent.planning.cost.stacked import stacked_loads
+from edge_agent.planning.cost.stacked import crossing_bits, encoding_seconds, stacked_loads
 from edge_agent.planning.cost.switching import (
     BETWEEN_RATE,
     LOST_RATE,
@@ -33,6 +33,8 @@ __all__ = [
     "bits_between",
     "computing_seconds",
     "conditions_of",
+    "crossing_bits",
+    "encoding_seconds",
     "handed_over_bits",
     "handover_seconds",
     "joined",

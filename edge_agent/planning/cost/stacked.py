@@ -20,11 +20,9 @@ def stacked_loads(
     (n,). Only the last may be L, and leaves its worker without blocks. bits: of the features at each cut. staleness: K,
     shape (n,).
 
-    A worker encodes features that it sends in fewer than 32 bits. Error gradients are as the profile has them (paper
-    000, 4.4). Its other work depends on the bytes that it sends and receives.
+    A worker's other work depends on the bytes that it sends and receives.
     """
     blocks, serial = len(profile), staleness == 0
-    feature_bytes, gradient_bytes = profile.sizes
     first = np.zeros_like(staleness)
     ends = [first, *cuts, np.full_like(staleness, blocks)]
     work = {
@@ -36,12 +34,10 @@ def stacked_loads(
     used: dict[int, list[Bools]] = {place: [] for place in places}
     for (near, far), cut, width in zip(pairwise(places), cuts, bits, strict=True):
         crosses = cut < blocks
-        sizes = feature_bytes[cut]
-        narrow = crosses & (width < FLOAT32_BITS)
-        work[near] = work[near] + np.where(narrow, profile.encode_seconds[cut], 0.0)
-        sent_bits: Floats = sizes * 8 * width / FLOAT32_BITS
-        carried[near, far] = np.where(crosses, sent_bits, 0.0)
-        carried[far, near] = np.where(crosses, gradient_bytes[cut] * 8, 0.0)
+        work[near] = work[near] + np.where(crosses, encoding_seconds(profile, cut, width), 0.0)
+        feature_bits, gradient_bits = crossing_bits(profile, cut, width)
+        carried[near, far] = np.where(crosses, feature_bits, 0.0)
+        carried[far, near] = np.where(crosses, gradient_bits, 0.0)
         halves[min(near, far), max(near, far)] = np.where(crosses, 2.0, 0.0)
         for place in (near, far):
             used[place].append(crosses)
@@ -58,6 +54,20 @@ def stacked_loads(
         host[place] = np.maximum(overhead, awaited)
         waited = waited + awaited
     return Loads(staleness, work, host, carried, Paths(None, work, waited, carried, halves))
+
+
+def encoding_seconds(profile: Profile, cuts: Ints, bits: Ints) -> Floats:
+    """Return the seconds in which a feature is encoded at each cut; 0 for 32 bits, NaN if it was not measured."""
+    return np.where(bits < FLOAT32_BITS, profile.encode_seconds[cuts], 0.0)
+
+
+def crossing_bits(profile: Profile, cuts: Ints, bits: Ints) -> tuple[Floats, Floats]:
+    """Return the bits of a feature and of its error gradient at each cut, NaN if they are unknown. bits: of a feature's number.
+
+    Error gradients are as the profile has them (paper 000, 4.4).
+    """
+    feature_bytes, gradient_bytes = profile.sizes
+    return feature_bytes[cuts] * 8 * bits / FLOAT32_BITS, gradient_bytes[cuts] * 8
 
 
 def _table_seconds(worker: WorkerProfile, first: Ints, stop: Ints, serial: Bools) -> Floats:

@@ -15,12 +15,12 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 
-from edge_agent.planning.cost import Conditions, Loads, conditions_of, loads_of
+from edge_agent.planning.cost import Conditions, Loads, conditions_of, crossing_bits, encoding_seconds, loads_of
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.stacks import neighbours as neighbours
 from edge_agent.planning.families.stacks import permits as permits
 from edge_agent.planning.layout import Layout, stacked
-from edge_agent.planning.measurements import FLOAT32_BITS, Bools, Floats
+from edge_agent.planning.measurements import Bools, Floats
 from edge_agent.planning.space import check_staleness, check_widths
 from shared.errors import PlanError
 
@@ -150,18 +150,17 @@ class _Parts:
             self._keep_only(space.cuts)
             self.may_end = [place == last for place in range(self.workers)]
             self.after = [range(place + 1, min(place + 2, self.workers)) for place in range(self.workers)]
-        feature_bytes, gradient_bytes = profile.sizes
         encode = self._encode(question)
         self.encode: Floats = np.array([encode * at.factors[place] for place in places])
         """Seconds in which worker n encodes a feature, by cut and width. Shape (N, L + 1, W)."""
-        feature_bits = _known(np.multiply.outer(feature_bytes, np.array(self.widths) * 8 / FLOAT32_BITS))
-        gradient_bits = _known(gradient_bytes * 8)
+        cuts = np.arange(self.blocks + 1)[:, np.newaxis]
+        feature_bits, gradient_bits = map(_known, crossing_bits(profile, cuts, np.array(self.widths)))
         links = {
             (near, far): at.link(places[near], places[far]) for near in range(self.workers) for far in self.after[near]
         }
         self.uplink = {pair: feature_bits / link.uplink for pair, link in links.items()}
         """Seconds of a feature from one worker to another, by cut and width. Shape (L + 1, W)."""
-        self.downlink = {pair: gradient_bits / link.downlink for pair, link in links.items()}
+        self.downlink = {pair: gradient_bits[:, 0] / link.downlink for pair, link in links.items()}
         """Seconds of an error gradient back, by cut. Shape (L + 1,)."""
         self.round_trips = {pair: link.round_trip_seconds for pair, link in links.items()}
 
@@ -225,8 +224,8 @@ class _Parts:
 
     def _encode(self, question: Question) -> Floats:
         profile, space, widths = question.profile, question.space, np.array(self.widths)
-        encode = np.where(widths < FLOAT32_BITS, _known(profile.encode_seconds)[:, np.newaxis], 0.0)
         every_cut = np.arange(len(profile) + 1)[:, np.newaxis]
+        encode = _known(encoding_seconds(profile, every_cut, widths))
         encode = np.where(space.permits_bits(profile, every_cut, widths), encode, math.inf)
         for cut, width in zip(space.cuts or (), space.widths or (), strict=False):
             encode[cut, widths != width] = math.inf
