@@ -195,7 +195,7 @@ class Attempts:
             stack.push_async_callback(self._threads.reading.run, experiment.close)
             if decisions is not None:
                 timers = partial(timer_meanwhile, run.session)
-                await stack.enter_async_context(decisions.running(run.deployer, timers))
+                await stack.enter_async_context(decisions.running(run, timers))
             if self._again is not None:
                 program = run.session.state.plan.training.program(AGENT)
                 await stack.enter_async_context(self._again.running(run.deployer, program))

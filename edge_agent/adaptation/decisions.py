@@ -39,7 +39,7 @@ from edge_agent.planning import (
 from edge_agent.planning.engine.pool import is_measured
 from edge_agent.planning.profile import Hop
 from edge_agent.training.choosers import Chooser
-from edge_agent.training.open_run import PlacementController
+from edge_agent.training.open_run import OpenRun, PlacementController
 from edge_agent.training.statistics import RecentMean, Statistics
 from shared.errors import IsthmusError, PlanError
 from shared.placement import AGENT, Placement
@@ -92,17 +92,18 @@ class DecisionLoop:
         self._jobs = Jobs(self.engine, self._alone, measuring)
 
     @asynccontextmanager
-    async def running(self, deployer: PlacementController, timers: StepTimers) -> AsyncIterator[None]:
-        """Decide for this deployer while the body runs. timers: of steps of blocks at a worker."""
+    async def running(self, run: OpenRun, timers: StepTimers) -> AsyncIterator[None]:
+        """Decide for this run while the body runs. timers: of steps of blocks at a worker."""
         try:
-            async with polling(partial(self.look, deployer)), self._jobs.running(deployer, timers, self.apply):
+            async with polling(partial(self.look, run)), self._jobs.running(run, timers, self.apply):
                 yield
         finally:
             await self._links.close()
             self._log_outcome()
 
-    async def look(self, deployer: PlacementController, seconds: float) -> None:
+    async def look(self, run: OpenRun, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
+        deployer = run.deployer
         async with self._alone:
             stood_still, self._statistics.stood_still = self._statistics.stood_still, False
             if self._withdraws:
@@ -113,7 +114,7 @@ class DecisionLoop:
                 self.engine.note_standstill(seconds, self._statistics.steps)
                 return
             if not deployer.moving or self._proposal is None or self.engine.is_elsewhere:
-                is_known = not deployer.moving and await self._report_placement(deployer, seconds)
+                is_known = not deployer.moving and await self._report_placement(run, seconds)
                 if stood_still or not (is_known and self._statistics.is_flowing):
                     self._rest(deployer, seconds, is_known=is_known)
                     return
@@ -162,13 +163,14 @@ class DecisionLoop:
         sends_narrow = any(route.sender == self._here for route, _ in self.engine.layout.widths)
         return {self._here: encoding} if sends_narrow else {}
 
-    async def _report_placement(self, deployer: PlacementController, seconds: float) -> bool:
+    async def _report_placement(self, run: OpenRun, seconds: float) -> bool:
         """Report workers and a layout that the engine does not know yet: its own proposal, done or given up, an operator's, or
         recovery's. Returns whether the engine can decide from there."""
+        deployer, members = run.deployer, run.session.members
         actual = layout_of(deployer.placement, codec_bits)
         if (other := self._other_trainer(deployer.placement)) is not None:
             await self._begin_with(other, actual)
-        present = frozenset(self.engine.names) - deployer.left_out
+        present = frozenset(self.engine.names).difference(members.left_out)
         if present != self._present:
             self._present = present
             if self.planner == FIXED:

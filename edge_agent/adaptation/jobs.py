@@ -16,9 +16,10 @@ import structlog
 from edge_agent.adaptation.measuring import Measuring, StepTimers
 from edge_agent.planning import Decision, Engine
 from edge_agent.planning.engine.returning import return_search
-from edge_agent.training.open_run import PlacementController
-from shared.concurrency.tasks import meanwhile
-from shared.errors import PlanError
+from edge_agent.training.open_run import OpenRun, PlacementController
+from shared.client.trainer import TrainerClient
+from shared.concurrency.tasks import gathered, meanwhile
+from shared.errors import IsthmusError, PlanError
 
 _log = structlog.get_logger(__name__)
 
@@ -49,10 +50,10 @@ class Jobs:
         self._looked.set()
 
     @asynccontextmanager
-    async def running(self, deployer: PlacementController, timers: StepTimers, apply: Apply) -> AsyncIterator[None]:
+    async def running(self, run: OpenRun, timers: StepTimers, apply: Apply) -> AsyncIterator[None]:
         """Do the work while the body runs. apply: has a decision carried out."""
         try:
-            async with meanwhile(self._after_looks(timers)), meanwhile(self._ask_who_is_back(deployer, apply)):
+            async with meanwhile(self._after_looks(timers)), meanwhile(self._ask_who_is_back(run, apply)):
                 yield
         finally:
             await self._measuring.close()
@@ -85,11 +86,16 @@ class Jobs:
         """Search no more until searches have taken their part of the time only."""
         self._next_search_seconds = time.monotonic() + worked_seconds * (1.0 / SEARCHING_PART - 1.0)
 
-    async def _ask_who_is_back(self, deployer: PlacementController, apply: Apply) -> None:
+    async def _ask_who_is_back(self, run: OpenRun, apply: Apply) -> None:
+        """Ask those that were left out, but for those that answered all the time."""
+        members = run.session.members
         while True:
             await asyncio.sleep(ASK_SECONDS)
-            if (back := await deployer.back()) or self._engine.is_elsewhere:
-                await self.take_back(deployer, back, apply)
+            asked = [name for name in members.left_out if name not in members.stalled]
+            answers = await gathered(*(_answers(members.client(name)) for name in asked))
+            back = [name for name, answered in zip(asked, answers, strict=True) if answered]
+            if back or self._engine.is_elsewhere:
+                await self.take_back(run.deployer, back, apply)
 
     async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
         """Take trainers back that answer again, if that is worth it, or leave a layout that the profile does not know."""
@@ -105,3 +111,11 @@ class Jobs:
             if not deployer.moving and (decision := engine.propose_return(question, found)) is not None:
                 _log.info("leaving the layout that recovery has chosen", trainers_back=back)
                 apply(deployer, decision)
+
+
+async def _answers(client: TrainerClient) -> bool:
+    try:
+        await client.check_serving()
+    except IsthmusError:
+        return False
+    return True

@@ -7,8 +7,8 @@ While steps are done, no trainer is asked. One is away that does not answer (`Si
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
@@ -45,16 +45,6 @@ class _Found(NamedTuple):
     """Trainers that are left out; none where others stand in."""
 
 
-class Stalls(Protocol):
-    """The run that is told of steps that are held up."""
-
-    async def goes_on_without(self, worker: str) -> bool:
-        """Tell whether the run has a checkpoint in which a worker has no blocks, so that it loses nothing but steps."""
-
-    def note_stall(self, reason: str) -> None:
-        """Note that no step boundary comes now, and why. Called again and again."""
-
-
 class LivenessMonitor:
     """The watch over the trainers of one session. Used on the event loop."""
 
@@ -65,23 +55,28 @@ class LivenessMonitor:
         may_rest: Callable[[], bool],
         may_begin_again: Callable[[str], bool],
         watch_steps: Callable[[], StepWatch],
-        stalls: Stalls,
+        goes_on_without: Callable[[str], Awaitable[bool]],
+        note_stall: Callable[[str], None],
     ) -> None:
         """progress: a value that changes while all trainers with blocks are there, for example the last step that all
         have done.
 
         may_rest: True while no steps are expected, so that no link is missed. may_begin_again: tells whether a worker has no
         state to lose, so that another one may stand in for it. watch_steps: makes a watch for one task.
+
+        goes_on_without: tells whether the run has a checkpoint in which a worker has no blocks, so that it loses nothing but
+        steps. note_stall: told again and again why no step boundary comes now.
         """
         self._session = session
         self._progress = progress
         self._may_rest = may_rest
         self._may_begin_again = may_begin_again
         self._watch_steps = watch_steps
-        self._stalls = stalls
+        self._goes_on_without = goes_on_without
+        self._note_stall = note_stall
         self._stalled: str | None = None
         """Reason of the stall of now; None where steps are done."""
-        self._goes_on_without = False
+        self._is_elsewhere = False
         """True if the run has a checkpoint in which the worker that holds the step up has no blocks."""
         self._configured = {trainer.name: trainer for trainer in session.experiment.config.all_trainers}
         self._silence = Silence(session.members)
@@ -183,8 +178,8 @@ class LivenessMonitor:
             if trainer is not None:
                 session.members.note_stall(trainer.name)
                 shared = session.stored.shared is not None
-                self._goes_on_without = shared and await self._stalls.goes_on_without(trainer.name)
-        self._stalls.note_stall(stall.reason)
+                self._is_elsewhere = shared and await self._goes_on_without(trainer.name)
+        self._note_stall(stall.reason)
         told = StepHeldUp(
             is_device=worker == AGENT,
             is_trainer=trainer is not None,
@@ -194,7 +189,7 @@ class LivenessMonitor:
             patience_seconds=self._patience_seconds(worker),
             replace_after_seconds=None if trainer is None else trainer.replace_after_seconds,
             has_checkpoint=session.stored.shared is not None,
-            is_elsewhere=self._goes_on_without,
+            is_elsewhere=self._is_elsewhere,
         )
         if session.coordinator.answer(told) is Action.END:
             raise StalledError(f"{stall.reason}; no step was done for {stall.seconds:.0f} s")
@@ -211,5 +206,5 @@ class LivenessMonitor:
     def _end_stall(self) -> None:
         """Steps are done again, or the work is over that waited for one."""
         if self._stalled is not None:
-            self._stalled, self._goes_on_without = None, False
+            self._stalled, self._is_elsewhere = None, False
             self._session.retry.note_done(self)

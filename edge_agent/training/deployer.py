@@ -20,8 +20,6 @@ from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import HandedOver, Migrated, MigrationFailed
 from edge_agent.training.pause import StepBoundary
 from edge_agent.training.placement_change import change_placement, prepare_change
-from shared.client.trainer import TrainerClient
-from shared.concurrency.tasks import gathered
 from shared.errors import (
     IsthmusError,
     RefusedError,
@@ -231,18 +229,6 @@ class Deployer:
         wishes = (wish.placement.workers for wish in (self._wish, self._changing) if wish is not None)
         return frozenset(self._session.placement.workers).union(*wishes)
 
-    @property
-    def left_out(self) -> frozenset[str]:
-        """Return the trainers that the run continues without."""
-        return frozenset(self._session.members.left_out)
-
-    async def back(self) -> list[str]:
-        """List the trainers that were left out and answer again, but for those that answered all the time."""
-        members = self._session.members
-        asked = [name for name in members.left_out if name not in members.stalled]
-        answers = await gathered(*(_answers(members.client(name)) for name in asked))
-        return [name for name, answered in zip(asked, answers, strict=True) if answered]
-
     async def change_now(self, next_step: int) -> Tickets | None:
         """Put the request into force, with nothing in flight and no link up. Returns the trainers' new tickets.
 
@@ -322,11 +308,3 @@ def _superseded(by: Placement) -> StoppedError:
     return StoppedError(
         f"another placement was asked for before this one came into force: version {by.version} differs from it"
     )
-
-
-async def _answers(client: TrainerClient) -> bool:
-    try:
-        await client.check_serving()
-    except IsthmusError:
-        return False
-    return True

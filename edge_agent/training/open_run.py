@@ -83,13 +83,6 @@ class PlacementController(Protocol):
     def refusal(self) -> str:
         """Return why the last request was given up: a sentence; empty once another one has come into force."""
 
-    @property
-    def left_out(self) -> frozenset[str]:
-        """Return the trainers that the run continues without."""
-
-    async def back(self) -> list[str]:
-        """List the trainers that the run continues without, and that answer again."""
-
     def want(self, placement: Placement, by: Chooser, give_up_seconds: float | None = None) -> bool:
         """Request a placement of `experiment`, in force once the batches in flight are settled.
 

@@ -56,7 +56,8 @@ class Rejoiner:
             may_rest,
             self._recovery.may_begin_again,
             lambda: StepWatch(session, device.placed, step_seconds),
-            self,
+            self._goes_on_without,
+            deployer.want_nothing,
         )
 
     async def join(self) -> Rejoined | Restored:
@@ -113,12 +114,7 @@ class Rejoiner:
             self._emit(StoodIn(dict(fresh)))
         self._stood_in = stand_ins
 
-    async def goes_on_without(self, worker: str) -> bool:
-        """Answer as `Stalls` says."""
+    async def _goes_on_without(self, worker: str) -> bool:
         session = self._session
         newest = await session.threads.disk.run(placement_to_go_on_with, session.stored, session.experiment)
         return not held_blocks(newest, worker)
-
-    def note_stall(self, reason: str) -> None:
-        """Have whoever waits for another placement know that no boundary comes."""
-        self._deployer.want_nothing(reason)

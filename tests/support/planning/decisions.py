@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry
 
@@ -54,7 +55,6 @@ class Deployer:
         self.experiment = Laying(codec)
         self.have(two_workers(*names, edge_blocks, 4, 8, staleness=staleness), edge_blocks)
         self.wish = self.give_up_seconds = self.chosen_by = None
-        self.left_out = frozenset()
 
     def have(self, placement, *cuts):
         """Change it from outside."""
@@ -102,6 +102,7 @@ class Run:
 
     def __init__(self, profile=LIGHT, settings=None, **deployment):
         self.statistics, self.deployer = Statistics(10_000), Deployer(**deployment)
+        self.session = SimpleNamespace(members=SimpleNamespace(left_out=[]))
         self._registry = CollectorRegistry()
         settings = settings or EngineSection(bits=(2, 4, 8, 32), allow_edge_only=False)
         self.probed, self.probes = LinkRates(), 0
@@ -132,7 +133,7 @@ class Run:
         for _ in range(seconds):
             self.seconds += 1.0
             self.undone += 1
-            await self.loop.look(self.deployer, self.seconds)
+            await self.loop.look(self, self.seconds)
 
     def went_back(self, steps):
         """So many steps were lost, and are done again."""
@@ -163,6 +164,6 @@ class Run:
         for _ in range(seconds):
             self.seconds += 1.0
             self.statistics.steps = int(self.seconds * steps_a_second) - self.undone
-            await self.loop.look(self.deployer, self.seconds)
+            await self.loop.look(self, self.seconds)
             if self.deployer.moving:
                 return

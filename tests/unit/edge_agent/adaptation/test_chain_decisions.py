@@ -6,6 +6,7 @@ import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -40,7 +41,7 @@ class Deployer:
 
     def __init__(self):
         self.placement = placed(ALL, (4, 8))
-        self.moving, self.left_out = False, frozenset()
+        self.moving = False
         self.experiment = Laying()
         self.wanted = []
 
@@ -67,6 +68,8 @@ class Run:
         self.statistics, self.registry = Statistics(total_steps, is_flowing=True), CollectorRegistry()
         self.statistics.link_rates = {("s0", name): 4e7 for name in ALL[1:]} | {(name, "s0"): 4e7 for name in ALL[1:]}
         self.deployer = Deployer()
+        self.members = SimpleNamespace(left_out=[])
+        self.session = SimpleNamespace(members=self.members)
         engine = engine_of(chain, EngineSection(bits=(8, 32)), self.deployer.placement, total_steps)
         self.probes = 0
         probes = {name: LinkProbe(self._probe) for name in ALL[1:]}
@@ -88,12 +91,12 @@ class Run:
     async def look(self, *seconds):
         for each in seconds if self._looked else (0, *seconds):
             self._looked = True
-            await self.loop.look(self.deployer, float(each))
+            await self.loop.look(self, float(each))
 
     async def without_the_middle(self):
         """Let the run continue without the middle worker."""
         await self.look()
-        self.deployer.placement, self.deployer.left_out = placed(LEFT, (9,)), frozenset({"s1"})
+        self.deployer.placement, self.members.left_out = placed(LEFT, (9,)), ["s1"]
         for second in range(1, 4):
             self.statistics.steps += 1
             await self.look(second)
@@ -208,7 +211,7 @@ async def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_tod
     await run.loop.pin()
     await run.take_back("s1")
     assert len(run.deployer.taken_back) == 1, "by the file, the way over s1 is quicker"
-    run.deployer.placement, run.deployer.left_out = placed(ALL, (4, 8)), frozenset()
+    run.deployer.placement, run.members.left_out = placed(ALL, (4, 8)), []
     await run.look(60)
     await run.loop.pin((4, 8))
     run.statistics.link_rates = {("s0", "s1"): 2e4, ("s1", "s0"): 2e4}

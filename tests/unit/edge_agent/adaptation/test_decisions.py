@@ -164,7 +164,7 @@ async def test_a_probe_measures_the_link_where_training_does_not():
     run.probed = LinkRates(1e9, 1e9, 1.5)
     for second in range(300):
         run.statistics.steps = second // 2
-        await run.loop.look(run.deployer, float(second))
+        await run.loop.look(run, float(second))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert run.probes == 0 or second >= 40, "the first steps may say it yet"
@@ -189,7 +189,7 @@ async def test_a_run_that_begins_with_all_blocks_measures_the_link_by_a_probe():
     run.statistics.is_flowing = True
     for second in range(900):
         run.statistics.steps = second // 5
-        await run.loop.look(run.deployer, float(second))
+        await run.loop.look(run, float(second))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert run.deployer.wanted < 4
@@ -272,7 +272,7 @@ async def test_a_link_between_trainers_that_was_away_is_no_fault_of_the_layout()
 async def test_before_the_link_was_measured_nothing_is_decided():
     run = Run()
     for second in range(100):
-        await run.loop.look(run.deployer, float(second))
+        await run.loop.look(run, float(second))
     assert run.deployer.deployment == Deployer().deployment
 
 

@@ -93,7 +93,7 @@ async def test_a_pin_before_the_link_was_measured_holds_too():
     pins = await pinning(run.deployer, run.loop)
     await pins.pin(Pins((2,), 8, 1))
     run.deployer.move_if_requested()
-    await run.loop.look(run.deployer, 1.0)
+    await run.loop.look(run, 1.0)
     await run.watch(900, 1.0, 1 / 32)
     assert (run.deployer.deployment.edge_blocks, run.deployer.moving) == (2, False)
 

@@ -105,14 +105,12 @@ class Steps:
     async def goes_on_without(self, _worker):
         return self.goes_on
 
-    def note_stall(self, reason):
-        self.noted.append(reason)
-
 
 def monitor_of(session, progress, stateless=(), steps=None):
     """Return a monitor of workers, of which these have no state."""
     steps = steps or Steps()
-    return LivenessMonitor(session, progress, lambda: False, stateless.__contains__, lambda: steps, steps)
+    told = steps.goes_on_without, steps.noted.append
+    return LivenessMonitor(session, progress, lambda: False, stateless.__contains__, lambda: steps, *told)
 
 
 @pytest.fixture
