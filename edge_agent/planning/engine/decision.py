@@ -1,5 +1,6 @@
-"""The input of the decision engine, and its proposals."""
+"""The input of the decision engine, its proposals, and what came of them: an honest engine shows its error."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -59,3 +60,41 @@ class Decision:
     abandon_after_seconds: float
     """Time after which a move is given up for the old layout; infinite if the blocks have to arrive."""
     reason: Reason = Reason.LINK
+
+
+class Outcome:
+    """The outcome of one change so far: predicted against measured seconds per step. Its times exist once a step was done."""
+
+    def __init__(self, predicted_seconds_per_step: float) -> None:
+        self.predicted_seconds_per_step = predicted_seconds_per_step
+        """Prediction of the decision, from the rates until then; NaN when the engine did not choose the deployment."""
+        self.steps = 0
+        self._seconds = self._modelled_steps = 0.0
+        self._at_step = 0.0, 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether a step was done."""
+        return bool(self.steps and self._modelled_steps)
+
+    @property
+    def modelled_seconds_per_step(self) -> float:
+        """Return the seconds by the cost model, from the rates seen since."""
+        return self._seconds / self._modelled_steps
+
+    @property
+    def measured_seconds_per_step(self) -> float:
+        """Return the seconds that steps took; NaN before the first."""
+        return self._seconds / self.steps if self.steps else math.nan
+
+    def add(self, seconds: float, modelled_steps: float, steps: int) -> None:
+        """Add some seconds, the model's steps in them, and the steps settled in them."""
+        self._seconds += seconds
+        self._modelled_steps += modelled_steps
+        self.steps += steps
+        if steps:
+            self._at_step = self._seconds, self._modelled_steps
+
+    def forget_wait(self) -> None:
+        """Forget the time since the last step."""
+        self._seconds, self._modelled_steps = self._at_step

@@ -25,14 +25,13 @@ from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.engine.beliefs import Beliefs
 from edge_agent.planning.engine.choosing import Choice, Contenders, choose, leave
 from edge_agent.planning.engine.config import EngineConfig
-from edge_agent.planning.engine.decision import Decision, Observation, Reason
+from edge_agent.planning.engine.decision import Decision, Observation, Outcome, Reason
 from edge_agent.planning.engine.devices import FreeAnswers
 from edge_agent.planning.engine.field import Field
 from edge_agent.planning.engine.generating import Search, Searches, most_generated
 from edge_agent.planning.engine.horizon import Horizon
 from edge_agent.planning.engine.ledger import Ledger
 from edge_agent.planning.engine.measuring import Usual
-from edge_agent.planning.engine.outcome import Outcome
 from edge_agent.planning.engine.pool import Pool, generated_pool, is_measured, pool_for
 from edge_agent.planning.engine.returning import worthy_return
 from edge_agent.planning.families.question import Question

@@ -1,11 +1,14 @@
-"""Flow: an exchange without a barrier, whose messages are as large as the simulated period says is best."""
+"""Flow: an exchange without a barrier, whose messages are as large as the simulated period says is best.
+
+No period of it, or of any other exchange, is shorter than its bound: what computing, one direction of a link and the ends take.
+"""
 
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import accumulate
 
 from edge_agent.planner_names import FLOW
-from edge_agent.planning.schedules.bound import bound_seconds
 from edge_agent.planning.schedules.layers import Layers
 from edge_agent.planning.schedules.period import Period, play, run_slices, sliced
 from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, ExchangeSchedule, LayerEvent
@@ -45,6 +48,23 @@ def run_seconds(layers: Layers, all_bytes: int | None = None, *, whole_blocks: b
     all_bytes = sum(layers.bytes) if all_bytes is None else all_bytes
     slices = sliced(layers, max(1, *layers.bytes)) if whole_blocks else run_slices(layers, all_bytes)
     return play(layers, slices, 1, is_run=True).seconds
+
+
+def bound_seconds(layers: Layers) -> float:
+    """Return a time that no order, no slices and no barrier can beat.
+
+    Say for each layer: when its backward pass is done, it and all layers before it are still to be pushed and pulled, by one
+    message each way at least, before the forward pass can go on behind it. The layers behind it are computed at other times.
+    For the first layer that is all computing and the exchange of the first layer; for the last one all bytes and the computing
+    of the last layer.
+    """
+    behind = accumulate(map(sum, zip(reversed(layers.forward_seconds), reversed(layers.backward_seconds), strict=True)))
+    pushes, pulls = accumulate(layers.push_seconds), accumulate(layers.pull_seconds)
+    exchanged = (
+        max(push, pull) + 2 * layers.message_seconds if size else 0.0
+        for push, pull, size in zip(pushes, pulls, accumulate(layers.bytes), strict=True)
+    )
+    return max(map(sum, zip(reversed(list(behind)), exchanged, strict=True)))
 
 
 def _best(layers: Layers) -> tuple[int, Period]:
