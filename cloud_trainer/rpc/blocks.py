@@ -20,7 +20,7 @@ from shared.tensor_wire import to_wire
 from shared.training import block_state, state_file
 from shared.training.block_state import BlockTensors
 from shared.transport.rpc.status import Kind, StatusError
-from shared.transport.stream.framing import Assembler, TensorKey, WireTensor, block_key, chunks, frozen_key, key_of
+from shared.transport.stream.framing import Assembler, TensorKey, WireTensor, block_key, chunks, frozen_key
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
 from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, UploadBlockRequest
@@ -62,9 +62,9 @@ class BlockReceiver:
         load_block(self.session, self._fence, index, data)
         return block_state.digest(block)
 
-    def _accept(self, frame: Frame) -> None:
+    def _accept(self, frame: Frame, key: TensorKey) -> None:
         session, index = self.session, frame.block
-        is_frozen = self.checkpoint is None and key_of(frame) == frozen_key(index)
+        is_frozen = self.checkpoint is None and key == frozen_key(index)
         if self.checkpoint is not None:
             check_replica_of(session, self.checkpoint, index)
         elif is_frozen:
@@ -75,13 +75,13 @@ class BlockReceiver:
         version = session.worker.placement.version if self.checkpoint is None else frame.placement_version
         held = session.blocks.held
         block, config, averaged = held.chain.blocks[index], held.recipe.optimizer, held.recipe.ema is not None
-        key = frozen_key(index) if is_frozen else block_key(index)
+        wanted = frozen_key(index) if is_frozen else block_key(index)
         limit = (
             block_state.max_frozen_bytes(block)
             if is_frozen
             else block_state.max_serialized_bytes(block, config, averaged=averaged)
         )
-        check_announcement(frame, ExpectedTensor(key, version, "raw", _check_bytes, limit))
+        check_announcement(frame, ExpectedTensor(wanted, version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.worker.uses)
         self._reserved_bytes += frame.tensor.encoded_bytes
 

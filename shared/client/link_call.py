@@ -20,7 +20,7 @@ from shared.errors import ClosedError, ProtocolError, SessionLostError, Unreacha
 from shared.runtime import StallWatch
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import Assembler, WireTensor
+from shared.transport.stream.framing import Assembler, TensorKey, WireTensor
 from shared.transport.stream.packets import Damaged, Packet, PacketChannel
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
@@ -37,7 +37,7 @@ class StreamListener:
     tensor that the trainer has acknowledged, with its seconds, and the nanosecond of the trainer's clock at which it arrived.
     """
 
-    accept: Callable[[Frame], None]
+    accept: Callable[[Frame, TensorKey], None]
     owed: Callable[[], int | None]
     delivered: Callable[[WireTensor, float, int], None]
 

@@ -26,7 +26,7 @@ from shared.errors import ProtocolError
 from shared.events import Emit, ignore
 from shared.tensor_wire import check_encoding
 from shared.training.step_seconds import StepSeconds
-from shared.transport.stream.framing import Assembler, WireTensor, block_key, chunks, key_of
+from shared.transport.stream.framing import Assembler, TensorKey, WireTensor, block_key, chunks
 from shared.transport.stream.packets import Packet, deserializer, message_deserializer, serialize
 from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -326,8 +326,8 @@ class TrainerClient:
             response_deserializer=deserializer(pb.DownloadBlockResponse),
         )
 
-        def accept(frame: Frame) -> None:
-            if (key := key_of(frame)) != block_key(block):
+        def accept(frame: Frame, key: TensorKey) -> None:
+            if key != block_key(block):
                 raise ProtocolError(f"the trainer sends {key}; block {block} was asked for")
             check_encoding(frame, codec_by_name("raw"), max_bytes)
             announced(frame.tensor.encoded_bytes)

@@ -20,7 +20,7 @@ from shared.runtime.outbox import Outbox
 from shared.runtime.report_relay import ReportRelay
 from shared.tensor_wire import to_wire
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import WireTensor, key_of
+from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.transport.stream.link_estimate import LinkEstimate
 from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
@@ -219,12 +219,11 @@ class LinkEnd:
                 task.cancel()
             await asyncio.gather(sending, receiving, return_exceptions=True)
 
-    def accept(self, frame: Frame) -> None:
+    def accept(self, frame: Frame, key: TensorKey) -> None:
         """Agree to a tensor that the peer announces, before memory is taken for it; the assembler of every stream asks this.
 
         Raises ProtocolError, and the error of a loss that refuses labels.
         """
-        key = key_of(frame)
         if (channel := self._places.get(key[1:])) is None:
             raise ProtocolError(f"{key} came from {self.peer!r}, who has none to send under this placement")
         step = channel.accept(frame, key)

@@ -11,7 +11,7 @@ from shared.placement import Link
 from shared.runtime.link_end import LinkStream
 from shared.runtime.placement_executor import PlacementExecutor
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import Assembler
+from shared.transport.stream.framing import Assembler, key_of
 from shared.transport.stream.packets import PacketChannel
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from tests.support.loopback import loopback
@@ -133,6 +133,9 @@ class Linking:
 def still_stream() -> LinkStream:
     """A stream by which nothing ever comes."""
     here, _ = loopback()
-    return Duplex(
-        LinkMessage, here, Assembler(lambda _frame: None, aligned_buffer), CHUNK_BYTES, 1 << 20, lambda *_: None
-    )
+    return Duplex(LinkMessage, here, Assembler(lambda *_: None, aligned_buffer), CHUNK_BYTES, 1 << 20, lambda *_: None)
+
+
+def announce(end, frame):
+    """Have the peer of a link's end announce a tensor, as its assembler does."""
+    end.accept(frame, key_of(frame))

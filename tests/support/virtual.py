@@ -16,7 +16,7 @@ from shared.concurrency.threads import WorkerThread
 from shared.transport.stream import duplex
 from shared.transport.stream.credits import ReceiveLedger
 from shared.transport.stream.duplex import Duplex
-from shared.transport.stream.framing import Assembler, WireTensor
+from shared.transport.stream.framing import Assembler, TensorKey, WireTensor
 from shared.transport.stream.packets import Packet, PacketChannel
 from shared.wire.isthmus.v1.link_pb2 import LinkMessage
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
@@ -194,7 +194,7 @@ class Wire:
             self._arrived.put_nowait(packet)
 
 
-def _accept_all(_frame: Frame) -> None:
+def _accept_all(_frame: Frame, _key: TensorKey) -> None:
     pass
 
 
@@ -205,7 +205,7 @@ def _ignore(_tensor: WireTensor, _seconds: float, _receiver_nanoseconds: int) ->
 def edge_end(
     up: Wire,
     down: Wire,
-    accept: Callable[[Frame], None] = _accept_all,
+    accept: Callable[[Frame, TensorKey], None] = _accept_all,
     on_delivered: Callable[[WireTensor, float, int], None] = _ignore,
     chunk_bytes: int = 1 << 20,
 ) -> Duplex[LinkMessage, LinkMessage]:
@@ -215,7 +215,7 @@ def edge_end(
 
 
 def cloud_end(
-    up: Wire, down: Wire, accept: Callable[[Frame], None] = _accept_all, chunk_bytes: int = 1 << 20
+    up: Wire, down: Wire, accept: Callable[[Frame, TensorKey], None] = _accept_all, chunk_bytes: int = 1 << 20
 ) -> Duplex[LinkMessage, LinkMessage]:
     """The trainer's end."""
     assembler = Assembler(accept, aligned_buffer)

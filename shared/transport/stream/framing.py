@@ -153,11 +153,11 @@ class _Partial:
 class Assembler:
     """Puts the chunks of a stream together to tensors; chunks of several tensors may be mixed.
 
-    accept: agrees to a tensor from its announcement alone, or raises ProtocolError or StatusError. allocate: gives memory for
-    as many bytes as were announced, after `accept` has agreed.
+    accept: agrees to a tensor from its announcement and its key, or raises ProtocolError or StatusError. allocate: gives
+    memory for as many bytes as were announced, after `accept` has agreed.
     """
 
-    def __init__(self, accept: Callable[[Frame], None], allocate: Callable[[int], memoryview]) -> None:
+    def __init__(self, accept: Callable[[Frame, TensorKey], None], allocate: Callable[[int], memoryview]) -> None:
         self._accept = accept
         self._allocate = allocate
         self._under_way: dict[TensorKey, _Partial] = {}
@@ -214,7 +214,7 @@ class Assembler:
             raise ProtocolError(f"{key}: was sent at {frame.sender_nanoseconds} nanoseconds, which no clock shows")
         if len(self._under_way) >= MOST_TENSORS:
             raise ProtocolError(f"{key} came while {MOST_TENSORS} tensors are under way; more may not be")
-        self._accept(frame)
+        self._accept(frame, key)
         partial = self._under_way[key] = _Partial(frame, self._allocate(frame.tensor.encoded_bytes))
         return partial
 

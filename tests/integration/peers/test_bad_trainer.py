@@ -218,7 +218,7 @@ async def test_a_refusal_that_meets_what_the_edge_is_sending_keeps_its_sentence(
     ):
         for _ in range(100):
             opening = LinkOpening(session_id="any", session_term=1, worker="edge")
-            call, _ = await client.link(opening, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
+            call, _ = await client.link(opening, StreamListener(lambda *_: None, lambda: None, lambda *_: None))
             tasks = [asyncio.create_task(writing(call.stream)), asyncio.create_task(reading(call.stream))]
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
                 assert isinstance(ended, RefusedError), ended

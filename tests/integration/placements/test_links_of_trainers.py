@@ -78,7 +78,7 @@ async def dialled(agent, ticket, **changes):
         "session_term": agent.term,
         "worker": "near",
     }
-    listener = StreamListener(lambda _frame: None, lambda: None, lambda *_: None)
+    listener = StreamListener(lambda *_: None, lambda: None, lambda *_: None)
     async with TrainerClient(TrainerAddressConfig(address=agent.trainers["far"].address), LinkConfig()) as client:
         call, following = await client.link(LinkOpening(**(told | changes)), listener, ticket)
         call.cancel()

@@ -80,7 +80,7 @@ def opening(agent, **changes):
 
 
 async def dialled(agent, **changes):
-    listener = StreamListener(lambda _frame: None, lambda: None, lambda *_: None)
+    listener = StreamListener(lambda *_: None, lambda: None, lambda *_: None)
     return await agent.trainers["gpu"].link(opening(agent, **changes), listener)
 
 

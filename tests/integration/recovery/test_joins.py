@@ -69,7 +69,7 @@ async def test_a_join_with_a_term_of_before_is_told_the_last_one_only_where_no_a
                 await client.join_session(session, 3)
             assert told.value.term == 7
             opening = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=7, worker=AGENT)
-            call, _ = await client.link(opening, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
+            call, _ = await client.link(opening, StreamListener(lambda *_: None, lambda: None, lambda *_: None))
             with pytest.raises(FencedError, match="another agent has it") as refused:
                 await client.join_session(session, 3)
             assert type(refused.value) is FencedError

@@ -39,7 +39,7 @@ Code = grpc.StatusCode
 async def linked(client, session):
     await client.join_session(session, 1)
     opening = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker=AGENT)
-    call, _ = await client.link(opening, StreamListener(lambda _frame: None, lambda: None, lambda *_: None))
+    call, _ = await client.link(opening, StreamListener(lambda *_: None, lambda: None, lambda *_: None))
     awaited = [Awaited(role=Role.ROLE_ERROR_GRADIENT, block=CUT)]
     await call.stream.write(LinkMessage(position=LinkPosition(awaited=awaited)))
     await call.stream.receive()

@@ -100,7 +100,7 @@ async def stepping(peer: RawPeer, address: str, model: pb.Model, **changes: Any)
         stream: Duplex[LinkMessage, LinkMessage] = Duplex(
             LinkMessage,
             PacketChannel(read, call.write),
-            assembler=Assembler(lambda _frame: None, aligned_buffer),
+            assembler=Assembler(lambda *_: None, aligned_buffer),
             largest_chunk_bytes=64 * 1024,
             window_bytes=1 << 20,
             note_delivered=lambda *_: None,

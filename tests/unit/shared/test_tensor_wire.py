@@ -51,7 +51,7 @@ def sent(tensor, codec="raw", chunk_bytes=17, max_bytes=MIB):
         memory.append(size)
         return aligned_buffer(size)
 
-    assembler = Assembler(lambda frame: check_encoding(frame, codec, max_bytes), allocate)
+    assembler = Assembler(lambda frame, _: check_encoding(frame, codec, max_bytes), allocate)
     for frame, payload in chunks(to_wire(codec.encode(tensor), TensorKey(3, Role.ROLE_FEATURE), 0), chunk_bytes):
         arrived = assembler.add(Frame.FromString(frame.SerializeToString()), bytes(payload))
     assert memory == [arrived.header.encoded_bytes]
@@ -194,7 +194,7 @@ def test_whatever_is_accepted_can_be_decoded_or_is_refused_in_words(shape, data,
 
 def assert_decodes_within(frame, codec, max_bytes, content=None):
     assert frame.tensor.encoded_bytes <= max_bytes
-    assembler = Assembler(lambda _frame: None, aligned_buffer)
+    assembler = Assembler(lambda *_: None, aligned_buffer)
     arrived = assembler.add(frame, content if content is not None else bytes(frame.tensor.encoded_bytes))
     try:
         decoded = codec_by_name(codec).decode(from_wire(arrived))

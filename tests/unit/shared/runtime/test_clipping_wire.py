@@ -11,6 +11,7 @@ from shared.placement import Cargo, Placement, Rows, Source, Tile
 from shared.registry import Precision
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from tests.support.linked import LinkedSession
+from tests.support.linking import announce
 from tests.support.placed import built, recipe
 from tests.support.virtual import run_virtually
 
@@ -53,7 +54,7 @@ def test_one_comes_in_each_step_and_of_one_form(worker, peer, role, count, preci
     end = linked(precision=precision).workers[worker].ends[peer]
     if role == SCALE and precision == "fp32":
         with pytest.raises(ProtocolError, match="who has none to send"):
-            end.accept(frame(role, count))
+            announce(end, frame(role, count))
         return
     absent = Frame(step=0, role=role, placement_version=2, batch_samples=4, tensor=TensorHeader(is_absent=True))
     for announced, says in [
@@ -63,20 +64,20 @@ def test_one_comes_in_each_step_and_of_one_form(worker, peer, role, count, preci
         (absent, "is said to be absent"),
     ]:
         with pytest.raises(IsthmusError, match=says):
-            end.accept(announced)
-    end.accept(frame(role, count))
+            announce(end, announced)
+    announce(end, frame(role, count))
     with pytest.raises(IsthmusError, match="step 1 is next"):
-        end.accept(frame(role, count))
+        announce(end, frame(role, count))
 
 
 def test_neither_comes_where_blocks_are_clipped_by_themselves_or_from_one_who_has_none():
     with pytest.raises(ProtocolError, match="who has none to send"):
-        linked("block").workers["near"].ends["edge"].accept(frame(COEFFICIENT, 1))
+        announce(linked("block").workers["near"].ends["edge"], frame(COEFFICIENT, 1))
     session = linked()
     with pytest.raises(ProtocolError, match="who has none to send"):
-        session.workers["near"].ends["edge"].accept(frame(NORMS, PARAMETERS))
+        announce(session.workers["near"].ends["edge"], frame(NORMS, PARAMETERS))
     with pytest.raises(ProtocolError, match="who has none to send"):
-        session.workers["near"].ends["far"].accept(frame(COEFFICIENT, 1))
+        announce(session.workers["near"].ends["far"], frame(COEFFICIENT, 1))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeade
 from tests.support.begun_again import LosingSession
 from tests.support.examples import examples
 from tests.support.linked import LinkedSession
-from tests.support.linking import still_stream
+from tests.support.linking import announce, still_stream
 from tests.support.models import several
 from tests.support.placed import INPUTS, WIDTH, batch_of, built, recipe
 from tests.support.virtual import run_virtually
@@ -101,8 +101,8 @@ def near_end():
 def test_a_tensor_of_no_placement_is_refused_and_leaves_nothing(announced, says):
     end = near_end()
     with pytest.raises(IsthmusError, match=says):
-        end.accept(announced)
-    end.accept(frame(Role.ROLE_FEATURE, 1))
+        announce(end, announced)
+    announce(end, frame(Role.ROLE_FEATURE, 1))
 
 
 def test_a_third_party_gets_neither_labels_nor_outputs():
@@ -228,7 +228,7 @@ def test_only_announcements_of_the_placement_are_accepted(announced):
     end = near_end()
     for one in announced:
         try:
-            end.accept(one)
+            announce(end, one)
         except IsthmusError:
             continue
         assert (one.role, one.block, one.slot) in {(Role.ROLE_FEATURE, 1, 0), (Role.ROLE_ERROR_GRADIENT, 3, 0)}
@@ -260,14 +260,14 @@ def varying_end():
 def test_a_length_beyond_the_examples_is_refused_before_memory_is_taken_for_it(length):
     end = varying_end()
     with pytest.raises(IsthmusError, match=r"\(4, 6\) was expected, or what it is for a length of 1 to 6"):
-        end.accept(short(0, length))
+        announce(end, short(0, length))
     for slot in (0, 1):
-        end.accept(short(slot, several.LENGTH))
+        announce(end, short(slot, several.LENGTH))
 
 
 def test_all_tensors_of_a_step_have_one_length():
     end = varying_end()
-    end.accept(short(0, 5))
+    announce(end, short(0, 5))
     with pytest.raises(IsthmusError, match="a tensor of step 0 came from 'edge' for a length of 4; it has 5"):
-        end.accept(short(1, 4))
-    end.accept(short(1, 5))
+        announce(end, short(1, 4))
+    announce(end, short(1, 5))

@@ -29,7 +29,7 @@ from shared.training.step_log import StepLog, check_steps
 from shared.wire.isthmus.v1.tensor_pb2 import Frame, Role
 from tests.support.examples import examples
 from tests.support.linked import drive
-from tests.support.linking import Seconds, still_stream
+from tests.support.linking import Seconds, announce, still_stream
 from tests.support.placed import MODEL_FACTS, WIDTH, batch_of, built, chain_of, in_process, method, recipe, state_of
 from tests.support.placed_session import PlacedSession
 from tests.support.placements import chains, valid_placements
@@ -189,7 +189,7 @@ def test_an_evaluation_takes_no_gradient_and_no_link_that_only_training_needs():
         assert not executor.ends["far"].position.awaited
         gradient = Frame(role=Role.ROLE_ERROR_GRADIENT, block=2, placement_version=1, batch_samples=4)
         with pytest.raises(ProtocolError, match="who has none to send"):
-            executor.ends["far"].accept(gradient)
+            announce(executor.ends["far"], gradient)
         with pytest.raises(ProtocolError, match="waits for something else"):
             executor.ends["edge"].resume(session.executors["edge"].ends["near"].position)
         await executor.stop()

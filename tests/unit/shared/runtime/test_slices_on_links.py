@@ -10,6 +10,7 @@ from shared.training import slices
 from shared.wire.isthmus.v1.link_pb2 import LinkPosition
 from shared.wire.isthmus.v1.tensor_pb2 import DataType, Frame, Role, TensorHeader
 from tests.support.group_members import SAMPLES, copies
+from tests.support.linking import announce
 from tests.support.placed import built, recipe
 from tests.support.placed_session import PlacedSession
 from tests.support.virtual import run_virtually
@@ -76,16 +77,16 @@ def test_a_slice_of_another_number_or_size_is_refused_and_leaves_nothing(change,
     end, forms = trainers_end()
     for number in range(COUNT):
         with pytest.raises(IsthmusError, match=says):
-            end.accept(changed(announced(forms, number), **change))
+            announce(end, changed(announced(forms, number), **change))
     for number in reversed(range(COUNT)):
-        end.accept(announced(forms, number))
+        announce(end, announced(forms, number))
 
 
 def test_a_slice_comes_once_a_step():
     end, forms = trainers_end()
-    end.accept(announced(forms, COUNT - 1))
+    announce(end, announced(forms, COUNT - 1))
     with pytest.raises(IsthmusError, match="step 1 is next"):
-        end.accept(announced(forms, COUNT - 1))
+        announce(end, announced(forms, COUNT - 1))
 
 
 def test_a_peer_that_waits_for_slices_that_there_are_not_is_refused():

@@ -21,7 +21,7 @@ def channels() -> tuple[Near, Far]:
 
 
 def duplex(outgoing, channel, delivered=lambda *_: None):
-    return Duplex(outgoing, channel, Assembler(lambda _frame: None, aligned_buffer), 64, 1 << 20, delivered)
+    return Duplex(outgoing, channel, Assembler(lambda *_: None, aligned_buffer), 64, 1 << 20, delivered)
 
 
 def tensor(step: int, payload: bytes, role: Role.ValueType) -> WireTensor:

@@ -45,7 +45,7 @@ def tensor(payload, key=KEY, version=0, **header):
     return WireTensor(key, version, TensorHeader(encoded_bytes=len(payload), **header), memoryview(payload))
 
 
-def anything(_frame):
+def anything(_frame, _key):
     pass
 
 
@@ -124,7 +124,7 @@ def test_tensors_do_not_share_memory():
 
 @given(keys, uint64, st.integers(0, 20), uint64, uint64, st.binary(max_size=20))
 def test_a_refused_tensor_takes_no_memory(key, version, role, offset, announced, payload):
-    def refuse(_frame):
+    def refuse(_frame, _key):
         raise ProtocolError("no")
 
     memory = Memory()
@@ -136,7 +136,7 @@ def test_a_refused_tensor_takes_no_memory(key, version, role, offset, announced,
 
 
 def test_a_terabyte_is_judged_before_it_is_allocated():
-    def at_most_a_megabyte(frame):
+    def at_most_a_megabyte(frame, _key):
         if frame.tensor.encoded_bytes > 1 << 20:
             raise ProtocolError("too much")
 
@@ -152,7 +152,7 @@ def test_a_terabyte_is_judged_before_it_is_allocated():
 def test_more_dimensions_than_a_tensor_has_are_refused_before_they_are_read(field, dimensions, taken):
     asked = []
     frame = Frame(step=4, tensor=TensorHeader(encoded_bytes=3, **{field: [1] * dimensions}))
-    assembler = Assembler(asked.append, Memory())
+    assembler = Assembler(lambda frame, _: asked.append(frame), Memory())
     if taken:
         assert assembler.add(frame, b"abc") is not None
     else:
@@ -233,7 +233,7 @@ def test_a_chunk_that_comes_twice_is_refused(drawn, data):
 
 def test_one_tensor_more_than_may_be_under_way_is_refused_before_it_is_judged_and_takes_no_memory():
     judged, memory = [], Memory()
-    assembler = Assembler(lambda frame: judged.append(frame.step), memory)
+    assembler = Assembler(lambda _, key: judged.append(key.step), memory)
     begun = [chunks(tensor(b"abc", KEY._replace(step=step)), 2) for step in range(MOST_TENSORS + 1)]
     for one in begun[:-1]:
         assembler.add(*next(one))

@@ -18,7 +18,7 @@ def tensors_of(contents: list[bytes]) -> list[WireTensor]:
 
 @given(st.lists(st.binary(max_size=100), max_size=2 * MOST_FRAMES + 1), st.integers(1, 300))
 def test_any_cut_into_messages_gives_the_same_tensors(contents, most_bytes):
-    assembler = Assembler(lambda _frame: None, lambda size: memoryview(bytearray(size)))
+    assembler = Assembler(lambda *_: None, lambda size: memoryview(bytearray(size)))
     whole = []
     for parts in messages(tensors_of(contents), most_bytes, 7):
         frames, views = zip(*parts, strict=True)
