@@ -23,15 +23,25 @@ package and its modules, without `__main__` and names that begin with an undersc
 
 
 def load_factory(
-    name: str, *, allowed: Allowed | None = None, error: type[IsthmusError] = ModelError
+    name: str, *, key: str = "", allowed: Allowed | None = None, error: type[IsthmusError] = ModelError
 ) -> Callable[..., Any]:
     """Import the callable that `name` (`package.module:factory`) stands for.
 
-    allowed: what may be named; None allows anything (the user's own machine). A package matches whole parts:
-    `shared.model` allows `shared.model.zoo:mlp` and nothing of `shared.modelling`.
+    key: of the configuration that asks for it, with which a refusal then begins. allowed: what may be named; None allows
+    anything (the user's own machine). A package matches whole parts: `shared.model` allows `shared.model.zoo:mlp` and nothing
+    of `shared.modelling`.
     Raises NotAllowedError when the name is not allowed, `error` when it is malformed, not importable or not callable.
     Nothing is imported before the name was found to be allowed.
     """
+    try:
+        return _loaded(name, allowed, error)
+    except IsthmusError as refusal:
+        if not key:
+            raise
+        raise type(refusal)(f"{key}: {refusal}") from refusal
+
+
+def _loaded(name: str, allowed: Allowed | None, error: type[IsthmusError]) -> Callable[..., Any]:
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         raise error(f"{name[:_MAX_NAME]!r} is not a factory; write it as package.module:factory")
     module_name, attribute = name.split(":")

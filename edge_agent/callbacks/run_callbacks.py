@@ -27,7 +27,8 @@ class RunCallbacks:
     @classmethod
     def made(cls, training: TrainingConfig) -> Self:
         """Make those that are configured. Blocks. Raises ConfigError for one that is not there, or cannot be made."""
-        return cls([CallbackThread(each.name, _made(each)) for each in (*training.callbacks, *training.trackers)])
+        keys = {"training.callbacks": training.callbacks, "training.trackers": training.trackers}
+        return cls([CallbackThread(each.name, _made(key, each)) for key, named in keys.items() for each in named])
 
     def __init__(self, threads: Sequence[CallbackThread]) -> None:
         self._threads = threads
@@ -64,22 +65,22 @@ class RunCallbacks:
             sys.setswitchinterval(before)
 
 
-def _made(config: CallbackConfig) -> Callback:
-    factory = load_factory(config.factory, error=ConfigError)
+def _made(key: str, config: CallbackConfig) -> Callback:
+    factory = load_factory(config.factory, key=key, error=ConfigError)
 
     def refusal(cause: BaseException) -> BaseException:
         place = f" ({place})" if (place := place_of(cause)) else ""
         return (
             cause
             if isinstance(cause, ConfigError)
-            else ConfigError(f"callback {config.name!r} cannot be made: {described(cause)}{place}")
+            else ConfigError(f"{key}: {config.name!r} cannot be made: {described(cause)}{place}")
         )
 
     with foreign_code(refusal):
         callback = factory(**config.kwargs)
     if not callable(callback):
         raise ConfigError(
-            f"callback {config.name!r} makes a {type(callback).__name__}, which cannot be called; it must take an event "
+            f"{key}: {config.name!r} makes a {type(callback).__name__}, which cannot be called; it must take an event "
             "and the run"
         )
     return callback  # type: ignore[no-any-return]

@@ -36,10 +36,7 @@ class Collate:
     _function: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "_function", load_factory(self.name, error=DataError))
-        except DataError as error:
-            raise DataError(f"data.collate: {error}") from error
+        object.__setattr__(self, "_function", load_factory(self.name, key="data.collate", error=DataError))
 
     def __reduce__(self) -> tuple[type["Collate"], tuple[str, int | None, InputSpecs | None]]:
         return Collate, (self.name, self.longest, self.example)

@@ -123,7 +123,7 @@ def load_order(
 
 def by_function(key: str, name: str, dataset: Any, seed: int, most: int | None = None) -> SampleOrder:
     """Return the order of a function `module:function` of data set, seed and epoch; with `most`, of the batch size too."""
-    function = _loaded(key, name)
+    function = load_factory(name, key=key, error=DataError)
     more = () if most is None else (most,)
     return SampleOrder(key, name, lambda epoch: function(dataset, seed, epoch, *more), len(dataset), seed, most)
 
@@ -133,7 +133,7 @@ def by_weights(key: str, name: str, dataset: Any, seed: int) -> SampleOrder:
 
     An epoch has as many samples as the data set, drawn with replacement.
     """
-    function, count = _loaded(key, name), len(dataset)
+    function, count = load_factory(name, key=key, error=DataError), len(dataset)
     weights: list[Tensor] = []
 
     def draw(epoch: int) -> Tensor:
@@ -156,10 +156,3 @@ def _same(one: Chosen, other: Chosen) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return torch.equal(one, other)
     return len(one) == len(other) and all(map(torch.equal, one, other))
-
-
-def _loaded(key: str, name: str) -> Callable[..., Any]:
-    try:
-        return load_factory(name, error=DataError)
-    except DataError as error:
-        raise DataError(f"{key}: {error}") from error

@@ -26,10 +26,7 @@ class BatchTransform:
     _function: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "_function", load_factory(self.name, error=DataError))
-        except DataError as error:
-            raise DataError(f"data.batch_transform: {error}") from error
+        object.__setattr__(self, "_function", load_factory(self.name, key="data.batch_transform", error=DataError))
 
     def __reduce__(self) -> tuple[type["BatchTransform"], tuple[str]]:
         return BatchTransform, (self.name,)

@@ -54,7 +54,7 @@ def check_schedule(recipe: Recipe, allowed: Allowed | None) -> None:
     """
     if ":" not in (name := recipe.schedule.name):
         return
-    load_factory(name, allowed=allowed)
+    load_factory(name, key="training.schedule", allowed=allowed)
     last = recipe.total_steps - 1
     steps = sorted({last * place // _TRIED_STEPS for place in range(_TRIED_STEPS + 1)})
     rates = {step: learning_rate(recipe, step) for step in steps}

@@ -26,6 +26,7 @@ from shared.web.site import Site
 _log = structlog.get_logger(__name__)
 _LIMITS = GateLimits(calls_per_second=50.0, calls_at_once=16)
 """Limits of one subject, or of one host where no token is asked for. An open page makes less than one call a second."""
+_REMEDY = "enter one that the file of web.tokens lists; `cloud-trainer token NAME --file FILE --scope read` adds one"
 
 
 class _Tls(NamedTuple):
@@ -75,7 +76,7 @@ def _gate(config: WebConfig, scopes: Mapping[str, Scope]) -> Gate:
     book, tokens = None, config.tokens
     if tokens is not None:
         book = Reloaded([tokens], lambda: read_tokens(tokens, "web.tokens"), TokenBook(), "nobody new is admitted")
-    return Gate(Authenticator(book, certificates=False), scopes, _LIMITS)
+    return Gate(Authenticator(book, certificates=False, remedy=_REMEDY), scopes, _LIMITS)
 
 
 def _listening(listen: str) -> socket.socket:

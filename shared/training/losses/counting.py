@@ -34,7 +34,7 @@ def check_counted(recipe: Recipe, allowed: Allowed | None) -> None:
     """
     if recipe.mean == "batch" or (loss := recipe.loss).name in LOSSES:
         return
-    function = load_factory(loss.name, allowed=allowed)
+    function = load_factory(loss.name, key="training.loss", allowed=allowed)
     try:
         takes_it = "reduction" in signature(function).parameters
     except (TypeError, ValueError) as cause:

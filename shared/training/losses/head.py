@@ -78,7 +78,7 @@ class LossHead:
         if loss.name in LOSSES:
             self._function = resolve_name(LOSSES[loss.name].implementation)
         elif ":" in loss.name:
-            self._function = load_factory(loss.name, allowed=allowed)
+            self._function = load_factory(loss.name, key="training.loss", allowed=allowed)
             _check_function(loss, self._function)
         else:
             raise ModelError(

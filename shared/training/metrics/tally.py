@@ -66,7 +66,7 @@ class Metrics:
             if config.name in METRICS:
                 self._makers.append(partial(_named, METRICS[config.name], labels))
             else:
-                made_by = load_factory(config.name, allowed=allowed)
+                made_by = load_factory(config.name, key="training.metrics", allowed=allowed)
                 self._makers.append(partial(own_metric, made_by, config.kwargs))
         self.made()
 

@@ -132,7 +132,7 @@ def _class_of(name: str) -> type[torch.optim.Optimizer]:
 
 def load_class(name: str, allowed: Allowed | None) -> type[torch.optim.Optimizer]:
     """Import the class of an optimizer. allowed: see `load_factory`, which raises the same; ModelError for another thing."""
-    kind = load_factory(name, allowed=allowed)
+    kind = load_factory(name, key="training.optimizer", allowed=allowed)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise ModelError(f"optimizer {name!r} is no class of torch.optim.Optimizer")
     return kind

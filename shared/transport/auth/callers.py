@@ -15,7 +15,7 @@ from shared.transport.rpc.status import Kind, StatusError
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _TOKEN, _TICKET = "bearer ", "ticket "
-_HOW = "the edge sends the one in trainer.token_file or EDGE_AGENT_TRAINER__TOKEN"
+_AN_AGENTS = "the edge sends the one in trainer.token_file or EDGE_AGENT_TRAINER__TOKEN"
 
 
 def no_such_ticket() -> StatusError:
@@ -105,11 +105,18 @@ class Authenticator:
 
     tokens: the book; None where no token is asked for. certificates: whether every client has shown one that we trust;
     its common name is the subject where no token is asked for. tickets: by the full name of each method that takes them.
+    remedy: says where a caller's token comes from, as the end of a refusal.
     """
 
     def __init__(
-        self, tokens: Reloaded[TokenBook] | None, *, certificates: bool, tickets: Mapping[str, FindTicket] | None = None
+        self,
+        tokens: Reloaded[TokenBook] | None,
+        *,
+        certificates: bool,
+        tickets: Mapping[str, FindTicket] | None = None,
+        remedy: str = _AN_AGENTS,
     ) -> None:
+        self._remedy = remedy
         self._tokens = tokens
         self._certificates = certificates
         self._tickets = tickets or {}
@@ -157,10 +164,10 @@ class Authenticator:
 
     def _by_token(self, book: TokenBook, shown: str) -> Caller:
         if not shown.lower().startswith(_TOKEN):
-            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"a bearer token is asked for; {_HOW}")
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"a bearer token is asked for; {self._remedy}")
         entry = book.find(shown[len(_TOKEN) :].strip())
         if entry is None:
-            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"the token is not known here; {_HOW}")
+            raise StatusError(grpc.StatusCode.UNAUTHENTICATED, f"the token is not known here; {self._remedy}")
         return Caller(entry.subject, frozenset(entry.scopes))
 
     def _by_certificate(self, context: Context) -> Caller:

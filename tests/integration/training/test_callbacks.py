@@ -134,6 +134,7 @@ async def test_one_that_is_not_there_is_a_sentence_before_anything_is_dialled(ca
     with pytest.raises(ConfigError) as refused:
         await run_training(config)
     assert sentence in str(refused.value)
+    assert str(refused.value).startswith("training.callbacks: ")
     assert refused.value.exit_code is ExitCode.CONFIG
 
 

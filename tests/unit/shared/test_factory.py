@@ -22,6 +22,15 @@ def test_a_module_that_raises_is_said_to_and_not_thrown_at_the_user(tmp_path, mo
         load_factory("broken_inside:f", error=DataError)
 
 
+@pytest.mark.parametrize("name", ["no dot", "absent_module:f", "math:nothing", "os:system"])
+def test_a_refusal_begins_with_the_key_that_asks_for_it(name):
+    with pytest.raises(ModelError) as without:
+        load_factory(name, allowed=["absent_module", "math"])
+    with pytest.raises(type(without.value)) as refused:
+        load_factory(name, key="training.schedule", allowed=["absent_module", "math"])
+    assert str(refused.value) == f"training.schedule: {without.value}"
+
+
 def test_a_module_that_is_nowhere_comes_with_where_to_look(tmp_path, monkeypatch):
     (tmp_path / "needs_more.py").write_text("import absent_library\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -65,6 +65,8 @@ async def test_the_page_says_nothing_by_itself_and_calls_need_a_token_with_its_s
         for shown in (None, "Bearer wrong", "Basic x", "Bearer"):
             said = await page.ask(post("GetStatus", authorization=shown))
             assert (said.status, said.json["code"]) == (401, "unauthenticated")
+            assert "web.tokens" in said.json["message"]
+            assert "trainer.token_file" not in said.json["message"]
         statuses = {
             (subject, method): (await page.ask(post(method, authorization=files.tokens[subject]))).status
             for subject in files.tokens
