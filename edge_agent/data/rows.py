@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import islice, repeat
 from pathlib import Path
@@ -169,9 +170,12 @@ def _places(path: Path, header: Sequence[str], names: Sequence[str]) -> list[int
     for name in names:
         if header.count(name) != 1:
             what = "has no column" if name not in header else "has more than one column"
-            raise DataError(
-                f"{path} {what} {name!r}; it has {', '.join(header[:20])}{', …' if len(header) > 20 else ''}"
+            close = get_close_matches(
+                name.strip().lower(), known := {each.strip().lower(): each for each in header}, n=1
             )
+            hint = f"; did you mean {known[close[0]]!r}?" if close and name not in header else ""
+            shown = ", ".join(map(repr, header[:20]))
+            raise DataError(f"{path} {what} {name!r}; it has {shown}{', …' if len(header) > 20 else ''}{hint}")
     return [header.index(name) for name in names]
 
 

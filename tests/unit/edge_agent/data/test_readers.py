@@ -210,8 +210,14 @@ def test_rows_that_are_no_samples_are_named_by_file_and_row(tmp_path):
     write_table(path, good)
     none = f"{where}: row 3: column 'kind' is 'elm', which is none of oak"
     refused(none, table=str(path), label="kind", classes=["oak"])
-    refused(f"{where} has no column 'species'; it has height, kind, weight", table=str(path), label="species")
+    columns = "'height', 'kind', 'weight'"
+    refused(f"{where} has no column 'species'; it has {columns}", table=str(path), label="species")
+    for near in ("Kind", " kind", "knd"):
+        hint = r"; did you mean 'kind'\?"
+        refused(f"{where} has no column '{near}'; it has {columns}{hint}", table=str(path), label=near)
     refused(f"{where} has no row beside its first", table=write_table(path, []), label="kind")
+    path.write_text("x, y\n1,2\n")
+    refused(rf"{where} has no column 'y'; it has 'x', ' y'; did you mean ' y'\?", table=str(path), label="y")
     path.write_bytes(b"height,kind\n1,\xff\n")
     refused(f"{where} cannot be read as text in UTF-8: .*", table=str(path), label="kind")
     refused(f"{where}x is no file; it must be a table in CSV or Parquet", table=f"{path}x", label="kind")
