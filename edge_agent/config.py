@@ -37,7 +37,7 @@ from shared.config import (
     WebConfig,
 )
 from shared.errors import ConfigError
-from shared.registry import bit_widths
+from shared.registry import bit_widths, codec_spec
 from shared.registry.corrections import check_correction
 
 
@@ -242,6 +242,18 @@ class EdgeConfig(Config):
                 'output.record is true and training.schedule.name is "plateau", which follows evaluations, and a replay makes '
                 "none; leave one of them out"
             )
+        deployment, learning_rate = self.deployment, self.training.schedule
+        schedules = {
+            "codec": deployment.codec_schedule(learning_rate),
+            "downlink_codec": deployment.downlink_codec_schedule(learning_rate),
+        }
+        for key, schedule in schedules.items():
+            for codec in schedule.values if self.output.record else ():
+                if codec_spec(codec).stochastic:
+                    raise ValueError(
+                        f'output.record is true and deployment.{key} comes to "{codec}", which rounds at random, so no replay '
+                        "has its weights; name another codec there, or leave output.record out"
+                    )
         return self
 
     @model_validator(mode="after")

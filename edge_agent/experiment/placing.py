@@ -286,16 +286,22 @@ def _narrows_float64(name: str) -> bool:
 
 
 def check_named_codecs(placement: Placement, config: EdgeConfig) -> None:
-    """Refuse unknown codecs of a document, and codecs of tensors that follow a schedule, which would set another.
+    """Refuse unknown codecs of a document, codecs of tensors that follow a schedule, which would set another, and in a recorded
+    run those that draw random numbers.
 
     Raises ConfigError.
     """
     schedules = codec_schedules(config)
     for route, name in placement.codecs.items():
         try:
-            codec_by_name(name)
+            spec = codec_by_name(name).spec
         except ConfigError as unknown:
             raise ConfigError(f"placement: {unknown}") from None
+        if spec.stochastic and config.output.record:
+            raise ConfigError(
+                f"placement: codec {name} is named, which rounds at random, and output.record is true, so no replay has its "
+                "weights; name another codec, or leave output.record out"
+            )
         if route.cargo in schedules and len(schedules[route.cargo].pairs) > 1:
             raise ConfigError(
                 f"placement: a codec for {route.cargo} from {route.sender} to {route.receiver} is named, and those of the "

@@ -12,7 +12,7 @@ import torch
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.workload import Workload
 from edge_agent.replaying.run_record import RunRecord, Stretch
-from shared.codec import FeedbackMode, codec_by_name
+from shared.codec import FeedbackMode
 from shared.errors import ConfigError, DifferentError
 from shared.execution.blocks import Method
 from shared.execution.counted_batches import Batch
@@ -60,10 +60,6 @@ class _Replay:
         placements = [one.placement(len(workload.chain.blocks), workload.batch_size) for one in record.stretches]
         if not placements:
             raise DifferentError("no step was recorded")
-        if drawn := sorted(
-            {name for one in placements for name in one.codecs.values() if codec_by_name(name).spec.stochastic}
-        ):
-            raise ConfigError(f"codec {drawn[0]} rounds at random, so a run with it cannot be repeated")
         self._workers = tuple(dict.fromkeys(chained.from_iterable(one.workers for one in placements)))
         self._chains: dict[str, Chain] = {name: self._first_chain() for name in self._workers}
         deployment, recipe = workload.config.deployment, workload.recipe

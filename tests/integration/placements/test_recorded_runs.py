@@ -21,6 +21,7 @@ MANY_STEPS = 160
 MANY = [f"training.max_steps={MANY_STEPS}", "training.epochs=10", "training.evaluate_every_epochs=0"]
 """Enough for four changes, each of which may first admit trainers beside training."""
 LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
+MILESTONES = '{name="multistep", milestones=[2]}'
 PREDICTED = ('deployment.staleness_correction="prediction"',)
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
@@ -132,6 +133,20 @@ def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(cor
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "key"),
+    [
+        (['deployment.codec="uniform8-stochastic"'], "codec"),
+        (['deployment.downlink_codec=[[0, "fp32"], [3, "uniform4-stochastic"]]'], "downlink_codec"),
+        (['deployment.codec="mbq-adaptive"', f"training.schedule={MILESTONES}"], "downlink_codec"),
+    ],
+)
+def test_a_codec_that_rounds_at_random_is_refused_with_the_configuration(flags, key):
+    edge_config(*flags)
+    with pytest.raises(ConfigError, match=rf"output\.record is true and deployment\.{key} comes to .*-stochastic"):
+        edge_config(*flags, "output.record=true", "output.directory=out")
+
+
 async def test_what_is_not_the_same_is_named(tmp_path):
     out = tmp_path / "out"
     async with running_trainers() as servers:

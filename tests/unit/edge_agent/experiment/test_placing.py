@@ -1,6 +1,7 @@
 """The placement that a configuration names: each of its forms, and the limits of each."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -148,6 +149,20 @@ def test_an_invalid_file_is_refused_in_a_sentence(keys, sentence, tmp_path):
     with pytest.raises(ConfigError) as refused:
         placed(GPU, file, 'privacy.inputs_to=["gpu"]')
     assert sentence in str(refused.value)
+
+
+def test_a_document_of_a_recorded_run_names_no_codec_that_rounds_at_random(tmp_path):
+    tiles = [{"worker": "edge", "blocks": [0, 2]}, {"worker": "gpu", "blocks": [2, 4]}]
+    feature = {"from": "edge", "to": "gpu", "cargo": "feature"}
+    for codec, sentence in (
+        ("uniform4-stochastic", "uniform4-stochastic is named, which rounds at random"),
+        ("uniform4", ""),
+    ):
+        file = document(tmp_path, workers=["edge", "gpu"], tiles=tiles, codecs=[{**feature, "codec": codec}])
+        assert placed(GPU, file).codecs, "without a record it may"
+        with pytest.raises(ConfigError) if sentence else nullcontext() as refused:
+            placed(GPU, file, "output.record=true", "output.directory=out")
+        assert sentence in (str(refused.value) if refused else "")
 
 
 def test_inputs_go_only_to_the_trainer_that_is_permitted():
