@@ -83,7 +83,8 @@ def export(
 ) -> None:
     """Write a trained model for other programs, and compare it with the module on samples of data.test, or of --data.
 
-    A state dict computes the same bits; the others differ by 1e-5 at most. One that differs more is not written: code 18.
+    A state dict computes the same bits; the others, in the precision of the weights, differ by 1e-5 at most. One that differs
+    more is not written: code 18.
     """
     with importing("edge-agent"):
         from edge_agent.afterwards.exports import export as write_export

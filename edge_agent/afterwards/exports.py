@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -23,13 +24,16 @@ Computes = Callable[[Inputs], Features]
 """An export that was read again: its outputs for a batch."""
 TOLERANCE = 1e-5
 """The distance that a number may have from the model's, absolute and relative, where other programs order sums otherwise."""
+_LACKS = re.compile(r"implementation for (\w+)")
+"""The operation in the sentence of onnxruntime about one that it does not have."""
 _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
 def export(workload: Workload, kind: str, file: Path) -> int:
     """Write an export of the model, and compare it with the model on two batches; returns how many samples these have.
 
-    kind: one of `KINDS`. The second batch has one sample, because an export takes any number. Raises DifferentError for
+    kind: one of `KINDS`. The second batch has one sample, because an export takes any number. Programs compute in the precision
+    of the weights, so the model then does, too, whatever `training.precision` is. Raises DifferentError for
     other outputs, ModelError for a model that cannot be exported so, and ConfigError where a package is missing; then
     nothing is written.
     """
@@ -38,6 +42,7 @@ def export(workload: Workload, kind: str, file: Path) -> int:
     with closing(samples_of(workload).iterate()) as batches:
         whole = next(batches).inputs
     compared = (whole, _map(whole, lambda tensor: tensor[:1]))
+    recipe = workload.recipe if kind == _STATE else workload.recipe.model_copy(update={"precision": "fp32"})
 
     def failure(cause: BaseException) -> BaseException:
         ours = isinstance(cause, ModelError | DifferentError | OSError)
@@ -47,7 +52,7 @@ def export(workload: Workload, kind: str, file: Path) -> int:
         with foreign_code(failure), _quiet():
             computes, tolerance = KINDS[kind](workload, whole, place), 0.0 if kind == _STATE else TOLERANCE
             for inputs in compared:
-                expected = outputs_of(workload.chain, workload.recipe, inputs)
+                expected = outputs_of(workload.chain, recipe, inputs)
                 _compare(kind, expected, computes(inputs), tolerance)
 
     write_whole(file, write)
@@ -79,11 +84,22 @@ def _torch_export(workload: Workload, inputs: Inputs, place: Path) -> Computes:
 
 def _onnx(workload: Workload, inputs: Inputs, place: Path) -> Computes:
     import onnxruntime
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as LacksError
 
     written = torch.onnx.export(_program(workload, inputs), dynamo=True, verbose=False)
     assert written is not None, "a program is returned where no file is named"
     written.save(place, external_data=False)
-    session = onnxruntime.InferenceSession(place.read_bytes(), providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(place.read_bytes(), providers=["CPUExecutionProvider"])
+    except LacksError as cause:
+        lacks = _LACKS.search(str(cause))
+        module = workload.chain.module
+        tensors = (*module.parameters(), *module.buffers(), *features_of_inputs(inputs))
+        types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
+        raise ModelError(
+            f"the model cannot be exported to onnx: onnxruntime has no {lacks[1] if lacks else 'operation'} for its types "
+            f"({', '.join(types)}); export it to torch-export, or let model.factory make it in float32"
+        ) from cause
     names = [each.name for each in session.get_inputs()]
 
     def computes(given: Inputs) -> Features:

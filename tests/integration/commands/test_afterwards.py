@@ -155,6 +155,24 @@ def test_an_export_computes_as_the_model_does(tmp_path, model, kind):
         assert all(torch.equal(written[name], value) for name, value in trained.module.state_dict().items())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_export_of_a_run_in_bf16_computes_as_the_module_without_autocast(tmp_path, kind):
+    trained = Trained(tmp_path, *MODELS["mlp"], 'training.precision="bf16"')
+    assert "computes as the model does" in trained.call("export", str(tmp_path / KINDS[kind]), f"--to={kind}")
+
+
+@pytest.mark.slow
+def test_weights_of_a_type_that_onnxruntime_lacks_are_named_with_a_way_that_works(tmp_path):
+    trained = Trained(tmp_path, 'model.factory="tests.support.models.exported:narrow"', FLAT, FLAT_TEST)
+    with pytest.raises(
+        ModelError, match=r"no Gemm for its types \(.*bfloat16.*\); export it to torch-export"
+    ) as refused:
+        trained.call("export", str(tmp_path / "x.onnx"), "--to=onnx")
+    assert "ONNXRuntimeError" not in str(refused.value)
+    assert "computes as the model does" in trained.call("export", str(tmp_path / "x.pt2"), "--to=torch-export")
+
+
 @pytest.mark.parametrize(
     ("model", "error", "says"),
     [

@@ -14,6 +14,16 @@ class _Branching(nn.Linear):
         return super().forward(value) if value.sum() > 0 else super().forward(-value)
 
 
+class _Narrowing(nn.Linear):
+    def forward(self, value: Tensor) -> Tensor:
+        return super().forward(value.to(self.weight.dtype))
+
+
+def narrow() -> nn.Module:
+    """A model with weights of bfloat16."""
+    return nn.Sequential(_Narrowing(64, 8), nn.ReLU(), nn.Linear(8, 10)).to(torch.bfloat16)
+
+
 def otherwise() -> nn.Module:
     """A model that an exporter sees otherwise."""
     return nn.Sequential(nn.Linear(64, 8), _Otherwise(8, 10))
