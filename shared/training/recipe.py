@@ -39,10 +39,14 @@ class ScheduleConfig(Section):
     name: Annotated[
         str, Field(json_schema_extra={"allowed": f"one of {', '.join(_SCHEDULE_KEYS)}, or {_FUNCTION}"})
     ] = "constant"
-    """Shape of the learning rate after the warm-up. "linear" falls from the end of the warm-up on. "onecycle" is torch's
-    OneCycleLR over the steps of the whole training, with learning_rate as its highest. "plateau" is torch's ReduceLROnPlateau:
-    the rate falls after evaluations that are no better. A function of the user's own returns the
-    factor of (step, steps of the training), and no more than these may decide it; each trainer must allow it."""
+    """Shape of the learning rate. At step t, from 0, it is learning_rate times (t + 1) / warmup_steps in the warm-up, and
+    then times a factor of x, which is t or, with `every = "epoch"`, t // steps_per_epoch. "constant" is 1; "multistep" gamma
+    ** m, behind m milestones, those up to x; "exponential" gamma ** x; "cosine" floor + (1 - floor) * (1 + cos(pi * min(x /
+    period, 1))) / 2; "linear" floor + (1 - floor) * min(max((period - x) / L, 0), 1), with L = max(period - warmup, 1) in the
+    unit of x. "onecycle" is torch's OneCycleLR over the steps of the whole training, with learning_rate as its highest.
+    "plateau" is torch's ReduceLROnPlateau: after evaluations that are no better the rate becomes max(rate * factor, min). A
+    function of the user's own returns the factor of (t, steps of the training), and no more than these may decide it; each
+    trainer must allow it."""
     every: Literal["step", "epoch"] = "epoch"
     """Unit of milestones, period and decay; counted from the start of training, the warm-up included."""
     milestones: tuple[PositiveInt, ...] = ()

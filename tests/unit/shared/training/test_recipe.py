@@ -1,6 +1,8 @@
 """The recipe: permitted combinations, the learning rate at every step, and the optimizers that it builds."""
 
 import json
+import math
+import re
 import warnings
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim import lr_scheduler
 
+from shared.config.docstrings import docstring_of
 from shared.errors import ModelError, NotAllowedError
 from shared.registry import OptimizerConfig
 from shared.training.recipe import Recipe, ScheduleConfig
@@ -41,6 +44,28 @@ def torch_rates(make_scheduler, lr: float, count: int) -> list[float]:
         optimizer.step()
         scheduler.step()
     return rates
+
+
+@given(
+    name=st.sampled_from(["cosine", "linear", "exponential"]),
+    every=st.sampled_from(["step", "epoch"]),
+    period=st.none() | st.integers(1, 50),
+    warmup=st.integers(0, 8),
+    step=st.integers(0, 60),
+)
+def test_the_rates_are_those_of_the_formulas_that_the_key_says(name, every, period, warmup, step):
+    said = " ".join((docstring_of(ScheduleConfig, "name") or "").split())
+    formula = re.search(rf'"{name}" ((?:floor|gamma).*?)(?:;|, with )', said)
+    length = re.search(r"L = (.*?\))", said)
+    assert formula is not None, "each has its formula"
+    assert length is not None, "it says what L is"
+    unit = STEPS_PER_EPOCH if every == "epoch" else 1
+    values = {"x": step // unit, "floor": 0.1, "gamma": 0.9, "pi": math.pi, "cos": math.cos, "min": min, "max": max}
+    values |= {"period": period or math.ceil(STEPS_PER_EPOCH * EPOCHS / unit), "warmup": warmup / unit}
+    factor = eval(formula[1], values | {"L": eval(length[1], values)})  # noqa: S307 - our own text
+    keys = {"gamma": 0.9} if name == "exponential" else {"period": period, "floor": 0.1}
+    told = recipe({"name": name, "every": every, "warmup_steps": warmup, **keys}, lr=1.0)
+    assert learning_rate(told, step) == pytest.approx((step + 1) / warmup if step < warmup else factor)
 
 
 SCHEDULES = [
