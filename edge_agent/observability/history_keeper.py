@@ -105,12 +105,12 @@ class HistoryKeeper:
         before = statistics.history[-1] if statistics.history else None
         spent = seconds - (before.seconds if before is not None else 0.0)
         samples = statistics.samples - (before.samples if before is not None else 0)
-        statistics.history.append(
+        statistics.add_row(
             HistoryRow(
                 step=step,
                 epoch=experiment.recipe.epoch_of(step),
                 samples=statistics.samples,
-                train_loss=statistics.loss_sum / statistics.losses if statistics.losses else None,
+                train_loss=None,
                 learning_rate=learning_rate(experiment.recipe, max(step - 1, 0), drops=experiment.held.rate_drops),
                 edge_blocks=statistics.edge_blocks,
                 staleness=statistics.deployment.staleness,
@@ -123,7 +123,6 @@ class HistoryKeeper:
                 **tested,
             )
         )
-        statistics.loss_sum, statistics.losses = 0.0, 0
         self._show()
         self._emit(RowAdded(statistics.history[-1]))
 

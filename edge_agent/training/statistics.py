@@ -12,7 +12,7 @@ from typing import Any
 
 from edge_agent.training.events import Activity
 from edge_agent.training.history import HistoryRow
-from edge_agent.training.step_figures import StepFigures
+from edge_agent.training.step_figures import StepFigure, StepFigures
 from shared.placement import Deployment
 from shared.telemetry.step_series import Distribution
 
@@ -65,7 +65,8 @@ class WorkerFigures:
 
 _SPENT = ("bytes_up", "bytes_down")
 """Totals that only rise: the cost of a step counts each time that it is done."""
-_REACHED = ("samples", "skipped", "loss", "accuracy", "test_loss", "metrics", "loss_sum", "losses")
+_OF_LOSSES = ("loss_sum", "losses", "row_loss_sum", "row_losses")
+_REACHED = ("samples", "skipped", "loss", "accuracy", "test_loss", "metrics", *_OF_LOSSES)
 """Totals that belong to a step, and go back with it."""
 
 
@@ -113,6 +114,9 @@ class Statistics:
     loss_sum: float = 0.0
     losses: int = 0
     """Sum of the losses of the steps since the newest row, and their number."""
+    row_loss_sum: float = 0.0
+    row_losses: int = 0
+    """The same of the steps of the newest row, whose mean may have lost the last bit of the sum."""
     of_steps: StepFigures = field(default_factory=StepFigures)
     """Figures of the newest steps one by one, of a member of a group."""
     staleness: int = 0
@@ -161,22 +165,23 @@ class Statistics:
 
     def totals_at(self, step: int, rows: Iterable[HistoryRow]) -> dict[str, Any]:
         """Return the figures of a group's member at a step, by these rows up to it, and by those of the steps since."""
-        kept, first = [row for row in rows if row.step <= step], 0
+        kept = [row for row in rows if row.step <= step]
         totals: dict[str, Any] = {"samples": 0, "skipped": None if self.skipped is None else 0}
         if kept:
             names = ("seconds", "samples", "skipped", "bytes_up", "bytes_down")
-            first, totals = kept[-1].step, {name: getattr(kept[-1], name) for name in names}
-        figures, loss_sum = list(self.of_steps.between(first, step)), 0.0
-        for figure in figures:
-            loss_sum += figure.loss
+            totals = {name: getattr(kept[-1], name) for name in names}
+        before, first = ([0, 0] + [row.step for row in kept])[-2:]
+        of_row, figures = (list(self.of_steps.between(*steps)) for steps in ((before, first), (first, step)))
         totals["samples"] += sum(figure.samples for figure in figures)
         if totals["skipped"] is not None:
             totals["skipped"] += sum(figure.skipped for figure in figures)
-        return {**totals, "history": kept, "loss_sum": loss_sum, "losses": len(figures)}
+        of_losses = (_sum_of(figures), len(figures), _sum_of(of_row), len(of_row))
+        return {**totals, "history": kept, **dict(zip(_OF_LOSSES, of_losses, strict=True))}
 
     def go_back(self, totals: Mapping[str, Any]) -> None:
         """Continue from a checkpoint with these totals. Costs since then stay counted."""
-        self.loss_sum, self.losses = 0.0, 0
+        for name in _OF_LOSSES:
+            setattr(self, name, 0)
         for name in _REACHED:
             setattr(self, name, totals.get(name, getattr(self, name)))
         self.history = [HistoryRow(*row) for row in totals.get("history", self.history)]
@@ -188,16 +193,30 @@ class Statistics:
         for name in _SPENT:
             setattr(self, name, getattr(self, name) + totals.get(name, 0))
 
+    def add_row(self, row: HistoryRow) -> None:
+        """Add the newest row, with the mean of the losses since the one before."""
+        mean = self.loss_sum / self.losses if self.losses else None
+        self.history.append(row._replace(train_loss=mean))
+        self.row_loss_sum, self.row_losses = self.loss_sum, self.losses
+        self.loss_sum, self.losses = 0.0, 0
+
     def take_back_end(self, *, ends_epoch: bool) -> None:
         """Take back what the newest row has because the run ended there: the evaluation, and all where no epoch ends there."""
         last = self.history.pop()
         if ends_epoch:
             self.history.append(last._replace(test_loss=None, accuracy=None, metrics={}))
-        elif last.train_loss is not None:
-            self.losses = last.step - (self.history[-1].step if self.history else 0)
-            self.loss_sum = last.train_loss * self.losses
+        else:
+            self.loss_sum, self.losses = self.row_loss_sum, self.row_losses
 
     @property
     def edge_blocks(self) -> int:
         """Count the blocks that the device runs or owns; 0 until a session is open."""
         return self.deployment.edge_blocks
+
+
+def _sum_of(figures: Iterable[StepFigure]) -> float:
+    """Return the sum of the losses, added up step by step as in a run that is not interrupted."""
+    total = 0.0
+    for figure in figures:
+        total += figure.loss
+    return total
