@@ -167,6 +167,15 @@ class SampleReader:
         return self._loader
 
 
+def _detached(part: Any) -> Any:
+    """Return inputs or labels without the graph that made them: no gradient of theirs updates a weight of the model."""
+    if isinstance(part, Tensor):
+        return part.detach()
+    if isinstance(part, dict):
+        return {name: tensor.detach() for name, tensor in part.items()}
+    return tuple(tensor.detach() for tensor in part)
+
+
 class _Requests:
     """The requests of the `read` that goes on now. The loader, which lives longer, takes it as its sampler."""
 
@@ -209,7 +218,7 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
             return torch.empty(0), torch.empty(0)
         if self._tensors is not None:
             rows = torch.tensor(request.indices)
-            inputs, labels = (tensor.index_select(0, rows) for tensor in self._tensors)
+            inputs, labels = (tensor.detach().index_select(0, rows) for tensor in self._tensors)
             return inputs, widened(labels)
         # Seeded once a batch: seeding each sample cost more than reading it.
         indices, unreadable = request.indices, list[Unreadable]()
@@ -223,6 +232,7 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
             batch = self._stacker(samples, indices) if self._collate is None else self._collate(samples)
             if self._transform is not None:
                 batch = self._transform(batch)
+        batch = _detached(batch[0]), _detached(batch[1])
         state = self._stream.state() if self._stream is not None and request.tells_state else None
         return _Read(batch, unreadable, state) if unreadable or state is not None else batch
 

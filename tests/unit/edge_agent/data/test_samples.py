@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import torch
 from structlog.testing import capture_logs
+from torch.utils.data import TensorDataset as TorchTensorDataset
+from torch.utils.data import default_collate
 
-from edge_agent.data import BatchLoader, TensorDataset, evaluation_batches, first_batch
+from edge_agent.data import BatchLoader, Collate, TensorDataset, evaluation_batches, first_batch
 from edge_agent.data.samples import BatchRequest, SampleReader
 from shared.errors import DataError
+from shared.model.inputs import features_of_inputs
+from shared.training.losses import label_tensors
 from tests.support.samples import Counting, FlatDigits, Masked, OtherKeys, Purchases
 
 torch.set_num_threads(1)
@@ -220,3 +224,45 @@ def test_samples_that_change_when_they_are_read_again_are_warned_of(kind, warns)
     with capture_logs() as logs:
         first_batch(kind(), 8)
     assert ["sample 0 is another one when it is read again" in line["event"] for line in logs] == [True] * warns
+
+
+class Graphed:
+    """A data set whose samples come with the graph that made them."""
+
+    def __init__(self, make) -> None:
+        self.scale = torch.tensor(2.0, requires_grad=True)
+        self.make = make
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int):
+        return self.make(torch.arange(3.0) + index, self.scale)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Graphed(lambda value, _scale: (value.requires_grad_(), 1)),
+        Graphed(lambda value, scale: (value * scale, value.sum() * scale)),
+        Graphed(lambda value, scale: ({"one": value * scale, "other": value}, 1)),
+        Graphed(lambda value, scale: ((value, value * scale), (1, scale * 3))),
+        TorchTensorDataset(torch.rand(6, 3, requires_grad=True), torch.rand(6, requires_grad=True)),
+        TensorDataset(torch.rand(6, 3, requires_grad=True), torch.rand(6, requires_grad=True)),
+    ],
+    ids=["a leaf", "computed", "by name", "several", "torch's", "ours"],
+)
+@pytest.mark.parametrize("collate", [None, "tests.unit.edge_agent.data.test_samples:as_torch_does"])
+def test_samples_come_without_the_graph_that_made_them(dataset, collate):
+    collate = collate and Collate(collate)
+    (inputs, labels), *_ = SampleReader(dataset, 0, collate).read([BatchRequest([0, 4, 2], (0,))])
+    expected, targets = as_torch_does([dataset[index] for index in (0, 4, 2)])
+    ours = *features_of_inputs(inputs), *label_tensors(labels)
+    plain = *features_of_inputs(expected), *label_tensors(targets)
+    for found, wanted in zip(ours, plain, strict=True):
+        assert not found.requires_grad
+        assert torch.equal(found, wanted.detach())
+
+
+def as_torch_does(items):
+    return tuple(tuple(part) if isinstance(part, list) else part for part in default_collate(items))
