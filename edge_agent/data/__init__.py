@@ -1,6 +1,7 @@
 """The samples: datasets that work out of the box, and the loader that turns any dataset into batches."""
 
 from edge_agent.data.cifar import cifar10
+from edge_agent.data.classes import Classes
 from edge_agent.data.collate import Collate
 from edge_agent.data.first import first_batch
 from edge_agent.data.handwritten import digits
@@ -12,6 +13,7 @@ from edge_agent.data.tensors import TensorDataset
 __all__ = [
     "Batch",
     "BatchLoader",
+    "Classes",
     "Collate",
     "Dataset",
     "EvaluationLoader",

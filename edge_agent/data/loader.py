@@ -14,6 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from edge_agent.data.classes import Classes
 from edge_agent.data.collate import Collate, Stacked
 from edge_agent.data.order import SampleOrder
 from edge_agent.data.rows import RowsDataset
@@ -190,6 +191,10 @@ class BatchLoader:
                             yield replace(each, counts=of_batch)
                     update.clear()
 
+    def expect(self, classes: Classes) -> None:
+        """See `SampleReader.expect`."""
+        self._reader.expect(classes)
+
     def state_before(self, step: int) -> str | None:
         """Return the state of the dataset before the batch of one of the last steps, as JSON; None where it needs none."""
         return self._states.get(step)
@@ -285,6 +290,10 @@ class EvaluationLoader:
         with closing(self._reader.read(requests)) as batches:
             for step, (inputs, labels) in enumerate(batches):
                 yield Batch(step, inputs, labels)
+
+    def expect(self, classes: Classes) -> None:
+        """See `SampleReader.expect`."""
+        self._reader.expect(classes)
 
     def close(self) -> None:
         """End the worker processes."""

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset as TorchTensorDataset
 
+from edge_agent.data.classes import Classes
 from edge_agent.data.collate import Collate, Stacked
 from edge_agent.data.described import one_line
 from edge_agent.data.randomness import drawing, spare_restored
@@ -147,6 +148,10 @@ class SampleReader:
         """The bytes of so many samples where reading copies rows of tensors in memory, and no more; infinite elsewhere."""
         return self._batches.copied_bytes(samples)
 
+    def expect(self, classes: Classes) -> None:
+        """Refuse from now on labels that are none of these classes. Raises DataError at once for those in memory."""
+        self._batches.expect(classes)
+
     def close(self) -> None:
         """End the worker processes; they end as soon as no batch is being read."""
         self._loader = None
@@ -195,11 +200,18 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
         self._collate = collate
         self._transform = transform
         self._tensors = _tensors_of(dataset) if collate is None and transform is None else None
+        self._classes: Classes | None = None
         self._numpys = np.random.MT19937()
         self.name = type(dataset).__name__
         self._stacker = Stacker(self.name)
         self.kind: SampleKind | None = None
         """See `SampleReader.kind`."""
+
+    def expect(self, classes: Classes) -> None:
+        """See `SampleReader.expect`."""
+        self._classes = classes
+        if self._tensors is not None:
+            classes.check(self._tensors[1], range(len(self._tensors[1])))
 
     def copied_bytes(self, samples: int) -> float:
         """See `SampleReader.copied_bytes`."""
@@ -233,6 +245,8 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
             if self._transform is not None:
                 batch = self._transform(batch)
         batch = _detached(batch[0]), _detached(batch[1])
+        if self._classes is not None:
+            self._classes.check(batch[1], indices)
         state = self._stream.state() if self._stream is not None and request.tells_state else None
         return _Read(batch, unreadable, state) if unreadable or state is not None else batch
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from edge_agent.config import EdgeConfig
+from edge_agent.experiment.labels import expect_classes
 from edge_agent.experiment.placing import (
     check_named_codecs,
     check_permitted,
@@ -48,6 +49,7 @@ class Experiment(Workload):
     def __init__(self, config: EdgeConfig, schedule_steps: int | None = None) -> None:
         """See `Workload`."""
         super().__init__(config, schedule_steps)
+        expect_classes(self)
         self.run_id = secrets.token_hex(16)
         """Names the run in the logs of all its processes, and its session on this device; one that is resumed keeps it."""
         self.placement = placement_of(self)

@@ -125,6 +125,8 @@ class Workload:
             firsts["data.test"] = next(evaluation_batches(self.test, data.batch_size, collate=self.collate))
         self.labels_that_are_inputs = [key for key, batch in firsts.items() if labels_are_inputs(batch)]
         """The keys of the data sets whose labels may go only where raw samples may."""
+        self.first_labels = {key: batch.labels for key, batch in firsts.items()}
+        """Labels of the first batch of each data set, by its key."""
         self.batch_size = first.samples
         """Samples of a whole batch: fewer than data.batch_size where the training set has fewer."""
         self.labels = self._labels_of(first)

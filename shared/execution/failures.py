@@ -12,11 +12,9 @@ from shared.model.features import Features, specs_of
 from shared.model.spec import TensorSpec
 from shared.registry import Labels, LossConfig
 from shared.training.device import device_failure
-from shared.training.losses import check_label_shape
+from shared.training.losses import LEFT_OUT, check_label_shape
 
 T = TypeVar("T")
-_IGNORED_CLASS = -100
-"""The class that torch's losses leave out of the mean."""
 
 
 def translate_failures(what: str, device: torch.device) -> foreign_code:
@@ -76,7 +74,7 @@ def _check_labels(loss: LossConfig, outputs: Features, labels: Features) -> None
 def _check_classes(labels: Tensor, classes: int) -> None:
     low, high = _extremes(labels)
     if low < 0:
-        low, high = _extremes(labels[labels != _IGNORED_CLASS])
+        low, high = _extremes(labels[labels != LEFT_OUT])
     if not 0 <= low <= high < classes:
         raise ProtocolError(
             f"labels are {low} to {high}; the model's output has {classes} classes, so they must be 0 to {classes - 1}"

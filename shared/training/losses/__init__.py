@@ -3,10 +3,12 @@
 from shared.training.losses.counting import COUNTS, check_counted, counts_of
 from shared.training.losses.head import BatchLoss, LossHead, whole_loss
 from shared.training.losses.labels import (
+    LEFT_OUT,
     BatchLabels,
     check_label_count,
     check_label_shape,
     check_labels,
+    class_count,
     label_tensors,
     narrowed,
     widened,
@@ -14,6 +16,7 @@ from shared.training.losses.labels import (
 
 __all__ = [
     "COUNTS",
+    "LEFT_OUT",
     "BatchLabels",
     "BatchLoss",
     "LossHead",
@@ -21,6 +24,7 @@ __all__ = [
     "check_label_count",
     "check_label_shape",
     "check_labels",
+    "class_count",
     "counts_of",
     "label_tensors",
     "narrowed",

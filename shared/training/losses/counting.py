@@ -11,13 +11,11 @@ from shared.factory import Allowed, load_factory
 from shared.model.features import Features
 from shared.model.spec import TensorSpec
 from shared.registry import LOSSES, Argument, Labels, LossConfig
-from shared.training.losses.labels import BatchLabels, label_tensors
+from shared.training.losses.labels import LEFT_OUT, BatchLabels, label_tensors
 from shared.training.recipe import Recipe
 
 COUNTS = TensorSpec((2,), torch.float64)
 """The counts of a batch: its own, and that of all batches of its update."""
-_LEFT_OUT = -100
-"""Label that counts for nothing, as torch has it."""
 
 
 def counts_of(loss: LossConfig, update: Sequence[BatchLabels]) -> list[Tensor]:
@@ -54,7 +52,7 @@ def _count(loss: LossConfig, labels: Features) -> float:
             loss.labels is Labels.CLASSES and first.dim() > 1
         )  # probabilities of each, one sample's are one label
         return first.numel() // first.shape[1] if of_classes else first.numel()
-    counting = first[first != _LEFT_OUT]
+    counting = first[first != LEFT_OUT]
     weighs = [key for key, argument in loss.arguments.items() if argument is Argument.CLASSES]
     if not weighs:
         return counting.numel()

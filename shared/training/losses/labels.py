@@ -19,6 +19,10 @@ _LEAST_LABEL_ELEMENTS = 512
 _WIDTHS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
+LEFT_OUT = -100
+"""Label of an integer that counts for nothing, as torch has it."""
+
+
 def label_tensors(labels: BatchLabels) -> Features:
     """Return the tensors of labels, in their order."""
     return (labels,) if isinstance(labels, Tensor) else labels
@@ -104,6 +108,13 @@ def check_label_shape(loss: LossConfig, outputs: FeatureSpecs, labels: TensorSpe
             f"loss {loss.name!r} takes an output whose second dimension is the classes, and labels of the output's shape "
             f"without that dimension: {shapes}{hint}"
         )
+
+
+def class_count(loss: LossConfig, outputs: FeatureSpecs) -> int | None:
+    """Count the classes of which integer labels must be; None where one of `LOSSES` does not say it."""
+    if len(outputs) > 1 or loss.labels not in (Labels.CLASSES, Labels.TOKENS):
+        return None
+    return outputs[0].shape[1 if loss.labels is Labels.CLASSES else -1]
 
 
 def _check_arguments(loss: LossConfig, output: tuple[int, ...]) -> None:
