@@ -12,6 +12,7 @@ from typing import Any
 from isthmus_entry_points import PACKAGES
 from shared.errors import IsthmusError, ModelError, NotAllowedError
 from shared.foreign import described, foreign_code, place_of, root_cause
+from shared.imported import noting
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _MAX_NAME = 200
@@ -110,7 +111,7 @@ def _imported(name: str, module_name: str, attribute: str, error: type[IsthmusEr
         hint = _where_to_look(module_name) if _is_absent(failure, module_name) else ""
         return error(f"factory {name!r}: module {module_name!r} cannot be imported: {what}{because}{place}{hint}")
 
-    with foreign_code(refusal):
+    with foreign_code(refusal), noting(module_name):
         return getattr(importlib.import_module(module_name), attribute, None)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import grpc
+import structlog
 from pydantic import ValidationError
 from torch import nn
 
@@ -13,6 +14,7 @@ from cloud_trainer.sessions.memory import SessionMemory
 from shared.bounds import MAX_DIMENSIONS, is_session_id
 from shared.config import first_complaint
 from shared.errors import ConfigError, ProtocolError
+from shared.imported import changed
 from shared.model.behaviour import first_difference
 from shared.model.build import build_checked_chain, parse_kwargs
 from shared.model.chain import Chain
@@ -32,6 +34,7 @@ from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
+_log = structlog.get_logger(__name__)
 _MAX_RECIPE_CHARACTERS = 64 * 1024
 MOST_INPUTS = 32
 """Most tensors that a model takes."""
@@ -128,11 +131,12 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     metric_bytes = limits.metric_bytes if recipe.metrics else 0
     memory = SessionMemory(limits, estimate, block_bytes, sum(frozen_bytes), metric_bytes)
     names = [block.name for block in chain.blocks]
+    remedy = _remedy()
     if names != list(request.block_names):
         raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"the edge's model is a chain of {len(request.block_names)} blocks and the trainer's of {len(names)}, or their "
-            f"names differ: both sides must import the same {request.model.factory!r}",
+            f"names differ: both sides must import the same {request.model.factory!r}{remedy}",
         )
     if len(request.block_behaviours) not in (0, len(names)):
         raise ProtocolError(f"behaviours of {len(request.block_behaviours)} blocks came; the model has {len(names)}")
@@ -141,9 +145,22 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
         raise StatusError(
             grpc.StatusCode.FAILED_PRECONDITION,
             f"block {names[index]!r} of {factory!r} computes something else on the trainer than on the edge, though it has the "
-            "same name: both sides must have the same version of the model's code",
+            f"same name: both sides must have the same version of the model's code{remedy}",
         )
     return OpenedModel(chain, recipe, head, metrics, memory, estimate - state_bytes(chain.module, updates))
+
+
+def _remedy() -> str:
+    """Warn of files that have changed since this process imported them; returns what ends a refusal then."""
+    files = changed()
+    for each in files:
+        _log.warning(
+            "a file has changed since it was imported; sessions go on with what was imported until the trainer is restarted",
+            file=str(each.file),
+            imported=each.imported,
+            now=each.now,
+        )
+    return f"; the trainer {max(files, key=lambda each: each.now).told()}; restart the trainer" if files else ""
 
 
 def _recipe_of(request: OpenSessionRequest) -> Recipe:

@@ -1,6 +1,7 @@
 """Models that a user may bring: what the two sides make of them together, and what never leaves the edge."""
 
 import asyncio
+from functools import partial
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ from edge_agent.sessions.opening import open_session
 from isthmus import run_training
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, ExitCode, ModelError, RefusedError
+from shared.factory import load_factory
 from shared.model.build import build_checked_chain
 from shared.model.zoo import mlp
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -84,6 +86,26 @@ async def test_a_trainer_whose_model_computes_something_else_refuses(tmp_path, m
             environ={"PYTHONPATH": str(tmp_path / "edge")},
         )
         assert "session opened" not in said
+
+
+@pytest.mark.slow
+async def test_a_trainer_that_has_imported_what_a_file_was_before_says_so(tmp_path, monkeypatch):
+    text = "from torch import nn\ndef make(): return nn.Sequential(nn.Linear(64, 8), {}, nn.Linear(8, 10))\n"
+    name = f"models_{tmp_path.name}"
+    file = tmp_path / f"{name}.py"
+    file.write_text(text.format("nn.ReLU()"))
+    monkeypatch.syspath_prepend(tmp_path)
+    load_factory(f"{name}:make")
+    file.write_text(text.format("nn.LeakyReLU()"))
+    says = ("computes something else", f"the trainer has imported {name}.py of 20", "; restart the trainer")
+    with capture_logs() as logs:
+        async with running_trainer(f'models.allowed=["{name}:make"]') as server:
+            flags, environ = [f'model.factory="{name}:make"'], {"PYTHONPATH": str(tmp_path)}
+            refused = partial(
+                agent_fails, ExitCode.PROTOCOL, *says, flags=flags, trainer=server.address, environ=environ
+            )
+            await asyncio.to_thread(refused)
+    assert {line["file"] for line in logs if "file has changed" in line["event"]} >= {str(file)}
 
 
 @pytest.mark.slow
