@@ -60,10 +60,12 @@ def evaluate(
     """Show the loss and the accuracy of a trained model on data.test, or on --data, and the values of its metrics."""
     with importing("edge-agent"):
         from edge_agent.afterwards.trained import samples_of, trained
+        from edge_agent.experiment.labels import expect_classes
         from edge_agent.training.evaluation import evaluated_whole
 
     loaded, dataset = _chosen(config, overrides, data)
     with trained(loaded, weights, dataset) as workload:
+        expect_classes(workload, {"data.test"})
         found = evaluated_whole(workload.chain, workload.recipe, samples_of(workload))
     if as_json:
         typer.echo(json.dumps(found._asdict(), indent=2))

@@ -16,12 +16,15 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from shared.config.describe import Schema, allowed_text, schema_at, toml_value
+from shared.config.keys import tables
 from shared.config.section import Config
 from shared.config.toml import parse_toml
 from shared.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 Key = tuple[str, ...]
+_MOST_MEANT = 3
+"""Most keys of other sections that are named where one has the right name in the wrong place."""
 _CLOSE = 0.75
 """Likeness from which on a key may be a slip of another; `batch_sampler` is like `batch_size` by 0.7."""
 _SHOWN_VALUE_CHARACTERS = 80
@@ -169,8 +172,11 @@ def _unknown_key(cls: type[Config], location: tuple[str | int, ...]) -> str:
     unknown = ".".join(map(str, location))
     where = ".".join(map(str, location[:-1]))
     close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=_CLOSE)
-    if close:
-        return f"unknown key {unknown}; did you mean {'.'.join(filter(None, (where, close[0])))}?"
+    meant = [".".join(filter(None, (where, name))) for name in close] or [
+        ".".join((*table.path, key.name)) for table in tables(cls) for key in table.keys if key.name == location[-1]
+    ]
+    if 0 < len(meant) <= _MOST_MEANT:
+        return f"unknown key {unknown}; did you mean {' or '.join(meant)}?"
     return f"unknown key {unknown}; {f'{where} has' if where else 'there are'} the keys {', '.join(known)}"
 
 

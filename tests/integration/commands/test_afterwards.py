@@ -155,6 +155,24 @@ def test_an_export_computes_as_the_model_does(tmp_path, model, kind):
         assert all(torch.equal(written[name], value) for name, value in trained.module.state_dict().items())
 
 
+def test_labels_that_are_no_class_are_predicted_for_and_not_evaluated_on(tmp_path):
+    trained = Trained(tmp_path, *MODELS["mlp"])
+    unlabelled = "--data=tests.integration.commands.test_afterwards:Unlabelled"
+    assert trained.call("predict", str(tmp_path / "x.npz"), unlabelled).split()[0] == "20"
+    with pytest.raises(DataError, match=r"sample 0 of data\.test is -1, and the model has 10 outputs"):
+        trained.call("evaluate", unlabelled)
+
+
+class Unlabelled:
+    """Samples of which nobody knows the class."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, _index: int):
+        return torch.zeros(64), -1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_export_of_a_run_in_bf16_computes_as_the_module_without_autocast(tmp_path, kind):

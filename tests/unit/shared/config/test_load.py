@@ -133,6 +133,11 @@ def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path:
         ("[output]\ndirectory = 3", "FILE: output.directory is 3; it must be a path"),
         ("[deploymnet]\ncut = 1", "FILE: unknown key deploymnet; did you mean deployment?"),
         ("[deployment]\nstalenes = 1", "FILE: unknown key deployment.stalenes; did you mean deployment.staleness?"),
+        (
+            "[training]\nlearning_rate = 1",
+            "FILE: unknown key training.learning_rate; did you mean training.optimizer.learning_rate?",
+        ),
+        ("batch_size = 1", "FILE: unknown key batch_size; did you mean data.batch_size?"),
         ("[training]\nepoch = 1", "FILE: unknown key training.epoch; did you mean training.epochs?"),
         (
             "[data]\nshuffle = false",
