@@ -38,6 +38,8 @@ RECIPES = {
     "average": ["training.ema={decay=0.9}"],
     "best": ["training.keep_best={}", QUICK_STEPS],
 }
+STOPPED = {*OPTIMIZERS} - {"adamw", "adafactor"}
+"""Optimizers whose runs are stopped once in `test_resuming.py`, and are killed ten times by `make test-full` alone."""
 WITHOUT_ROWS = {
     "several batches": ["training.accumulate_batches=3"],
     "mean over labels": [
@@ -50,7 +52,9 @@ WITHOUT_ROWS = {
 """Recipes with which the plain loop evaluates at other steps, or in other numbers."""
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(recipe, marks=pytest.mark.full if recipe in STOPPED else ()) for recipe in RECIPES]
+)
 def test_a_recipe_goes_on_as_if_nothing_had_been(recipe, tmp_path):
     flags = [*TRAINING, *RECIPES[recipe]]
     config = edge_config(*flags)

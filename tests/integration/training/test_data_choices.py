@@ -1,5 +1,7 @@
 """Every choice of `[data]` that decides what a batch has: the plain loop's bits, under every placement and after any stop."""
 
+from functools import cache
+
 import pytest
 
 from edge_agent.sessions.resuming import Resume
@@ -13,7 +15,6 @@ from tests.support.iterated import DigitsByState
 from tests.support.killed_ten_times import train_with_kills
 from tests.support.placement_kinds import RANGES, SHARED, addresses_of, flags_of, permitted, running_trainers
 from tests.support.plain import assert_same_bits, plain_state
-from tests.support.plain_history import plain_history as plain_rows
 from tests.support.plain_tiles import plain_tiles_state
 from tests.support.running import Listening, edge_config, running_trainer
 from tests.support.samples import FlatDigits
@@ -45,36 +46,59 @@ TRAINING = [
     "training.evaluate_every_steps=20",
     "training.evaluate_every_epochs=0",
 ]
-some_choices = pytest.mark.parametrize("choice", CHOICES)
+OF_THEIR_OWN = ("mixup", "batches")
+"""Choices that change what crosses links: labels of several classes, and batches of any size."""
+KILLED = ("mixup", "batches", "sampler, skip")
+"""Choices whose runs no test of `tests/chaos` kills."""
+every_choice = pytest.mark.parametrize("choice", CHOICES)
+
+
+def slowly(some):
+    """Give a test all choices, of which these are slow. The others are left to `make test-full`."""
+    cases = [pytest.param(choice, marks=pytest.mark.slow if choice in some else pytest.mark.full) for choice in CHOICES]
+    return pytest.mark.parametrize("choice", cases)
 
 
 def chosen(choice, *more):
     return [*TRAINING, *CHOICES[choice], *more]
 
 
-@some_choices
+@cache
+def plain(choice):
+    """Return the rows and the weights of the plain loop."""
+    return plain_history.plain_run(edge_config(*chosen(choice)), {20, 40, STEPS}.__contains__)
+
+
+def assert_plain(choice, result):
+    rows, state = plain(choice)
+    assert_same_bits(state, result.module.state_dict())
+    assert plain_history.of(result.history) == rows
+
+
+def placed():
+    """Every choice under every kind of placement, of which the slow ones have each choice and each kind."""
+    for row, choice in enumerate(CHOICES):
+        for column, kind in enumerate((*RANGES, *SHARED)):
+            is_slow = choice in OF_THEIR_OWN or (column - row) % 4 == 0
+            yield pytest.param(choice, kind, marks=pytest.mark.slow if is_slow else pytest.mark.full)
+
+
+@every_choice
 async def test_two_workers_equal_the_plain_loop(choice):
     async with running_trainer() as server:
         flags = chosen(choice, "deployment.cut=2", "checkpoints.location=none", f"trainer.address={server.address}")
         result = await run_training(edge_config(*flags))
-    assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
-    assert plain_history.of(result.history) == expected_rows(choice)
+    assert_plain(choice, result)
 
 
-def expected_rows(choice):
-    return plain_rows(edge_config(*chosen(choice)), {20, 40, STEPS}.__contains__)
-
-
-@pytest.mark.slow
-@some_choices
-async def test_every_placement_equals_one_process(choice, tmp_path):
-    expected = plain_state(edge_config(*chosen(choice)))
+@pytest.mark.parametrize(("choice", "kind"), [*placed()])
+async def test_every_placement_equals_one_process(choice, kind, tmp_path):
     async with running_trainers() as servers:
-        for kind in (*RANGES, *SHARED):
-            flags = chosen(choice, *flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "mlp"))
-            config = edge_config(*flags, "checkpoints.location=none")
-            result = await run_training(config)
-            assert_same_bits(plain_tiles_state(config) if kind in SHARED else expected, result.module.state_dict())
+        flags = chosen(choice, *flags_of(kind, addresses_of(servers), tmp_path), *permitted(kind, "mlp"))
+        config = edge_config(*flags, "checkpoints.location=none")
+        result = await run_training(config)
+    expected = plain_tiles_state(config) if kind in SHARED else plain(choice)[1]
+    assert_same_bits(expected, result.module.state_dict())
 
 
 async def trained_with_stops(tmp_path, flags, stops):
@@ -94,11 +118,9 @@ async def trained_with_stops(tmp_path, flags, stops):
         return await run_training(config, resume=Resume())
 
 
-@some_choices
+@every_choice
 async def test_a_run_that_is_stopped_in_an_epoch_goes_on_with_the_same_samples(choice, tmp_path):
-    result = await trained_with_stops(tmp_path, chosen(choice), [9, 30])
-    assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
-    assert plain_history.of(result.history) == expected_rows(choice)
+    assert_plain(choice, await trained_with_stops(tmp_path, chosen(choice), [9, 30]))
 
 
 async def test_what_an_epoch_has_had_is_not_drawn_again_where_there_is_a_state(tmp_path, monkeypatch):
@@ -108,21 +130,19 @@ async def test_what_an_epoch_has_had_is_not_drawn_again_where_there_is_a_state(t
     assert STEPS + tried <= DigitsByState.drawn / 64 <= STEPS + tried + ahead
 
 
-@pytest.mark.slow
-@some_choices
+@slowly(KILLED)
 def test_a_run_that_is_killed_ten_times_has_the_bits_and_rows_of_one_that_is_not(choice, tmp_path):
-    result = train_with_kills(chosen(choice), STEPS, tmp_path, seed=choice)
-    assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
-    assert plain_history.of(result.history) == expected_rows(choice)
+    assert_plain(choice, train_with_kills(chosen(choice), STEPS, tmp_path, seed=choice))
 
 
-@pytest.mark.slow
-@some_choices
+@slowly(
+    {*CHOICES} - {"sampler", "skip", "weights"}
+)  # "sampler, skip" has both, and weights are drawn by as a sampler is
 async def test_worker_processes_give_the_same_batches(choice):
     async with running_trainer() as server:
         flags = chosen(choice, "data.workers=1", "checkpoints.location=none", f"trainer.address={server.address}")
         result = await run_training(edge_config(*flags))
-    assert_same_bits(plain_state(edge_config(*chosen(choice))), result.module.state_dict())
+    assert_same_bits(plain(choice)[1], result.module.state_dict())
 
 
 async def test_what_cannot_be_read_is_counted_in_the_history_whatever_stops(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -68,12 +69,16 @@ class FineTuning:
 
 
 TIMES = [pytest.param(times, marks=() if times == 100 else pytest.mark.slow) for times in WIDTHS]
-CUTS = [pytest.param(cut, marks=() if cut == 2 else pytest.mark.slow) for cut in range(1, BLOCKS)]
+MARKS = {2: (), 1: pytest.mark.slow, 0: pytest.mark.full}
+"""By how many of its two values a case has in common with the usual one, whose cut is 2 and which has 100 times the weights."""
+TIMES_AND_CUTS = [
+    pytest.param(times, cut, marks=MARKS[(times == 100) + (cut == 2)])
+    for times, cut in product(WIDTHS, range(1, BLOCKS))
+]
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("times", "cut"), TIMES_AND_CUTS)
 @pytest.mark.parametrize("learning", LEARNING)
-@pytest.mark.parametrize("times", TIMES)
 async def test_frozen_weights_reach_a_trainer_without_them_at_every_cut(times, learning, cut, tmp_path):
     tuning = FineTuning(tmp_path, WIDTHS[times], learning)
     async with running_trainer() as server:
