@@ -99,7 +99,14 @@ class Counting(FlatDigits):
 
 
 class Pictures(FlatDigits):
-    """The digits as they are."""
+    """The digits as they are, or the first of them."""
+
+    def __init__(self, split: str = "train", count: int | None = None) -> None:
+        super().__init__(split)
+        self._count = len(self._digits) if count is None else count
+
+    def __len__(self) -> int:
+        return self._count
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self._digits[index]

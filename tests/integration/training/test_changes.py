@@ -3,7 +3,6 @@
 import pytest
 
 from benchmarks.net.relay import Fault, Relay
-from edge_agent.data import digits
 from edge_agent.training.events import Placed
 from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, RefusedError
@@ -17,7 +16,9 @@ from tests.support.running import Listening, cut_at, edge_config, running_traine
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 EPOCHS, WIDTH, CUT = 3, 16, 2
+SAMPLES, FEATURE_BYTES = 490, WIDTH * 8 * 8 * 4  # 16 steps an epoch, of which the last has no whole batch
 FLAGS = [
+    f'data.train={{factory="tests.support.samples:Pictures", kwargs={{count={SAMPLES}}}}}',
     f"model.kwargs={{width={WIDTH}, blocks=2, dropout=0.2}}",
     'model.frozen=["stem"]',
     'model.frozen_mode="eval"',
@@ -28,7 +29,6 @@ FLAGS = [
     "data.drop_last=false",
 ]
 CHANGES = 'deployment.changes="topk1"'
-SAMPLES, FEATURE_BYTES = len(digits("train")), WIDTH * 8 * 8 * 4
 
 
 def keeping(tmp_path):
@@ -85,7 +85,7 @@ async def test_late_gradients_come_to_the_weights_of_a_loop_that_keeps_features_
         async with Relay(host, int(port)) as relay:
 
             def progressed(statistics):
-                if fault is not None and statistics.steps in (20, 60):
+                if fault is not None and statistics.steps in (10, 30):
                     relay.inject(fault)
 
             config = edge_config(*learning, *more, f"trainer.address={relay.address}", "link.stall_seconds=1")
@@ -115,7 +115,7 @@ async def test_a_lost_link_changes_nothing(fault):
         async with Relay(host, int(port)) as relay:
 
             def progressed(statistics):
-                if statistics.steps in (20, 60):
+                if statistics.steps in (10, 30):
                     if fault is Fault.CORRUPT:
                         relay.uplink.corrupt_next(200)
                     else:
@@ -132,7 +132,7 @@ async def test_a_moved_cut_begins_anew():
 
     def progressed(statistics):
         done.append(statistics.steps)
-        if statistics.steps == 60 and deployers:
+        if statistics.steps == 25 and deployers:
             cut_at(deployers.pop(), 1)
 
     def placed(event):
@@ -154,10 +154,11 @@ async def test_features_for_which_there_is_no_room_are_refused():
             RefusedError, match=rf"keep {needed} bytes .* \(deployment.changes\).* gives {needed - 1} to one"
         ):
             await run_training(edge_config(*FLAGS, CHANGES, f"trainer.address={server.address}"))
+    large = [*FLAGS, 'data.train={factory="tests.support.samples:Pictures"}']
     async with running_trainer("server.max_session_bytes=10000000") as server:
-        await run_training(edge_config(*FLAGS, "training.max_steps=2", f"trainer.address={server.address}"))
+        await run_training(edge_config(*large, "training.max_steps=2", f"trainer.address={server.address}"))
         with pytest.raises(RefusedError, match=r"to one .server\.max_session_bytes"):
-            await run_training(edge_config(*FLAGS, CHANGES, f"trainer.address={server.address}"))
+            await run_training(edge_config(*large, CHANGES, f"trainer.address={server.address}"))
     assert RefusedError.exit_code is ExitCode.REFUSED
 
 
