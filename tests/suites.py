@@ -1,4 +1,4 @@
-"""Runs suites of tests, each in a process of its own, two at a time, and prints what each took.
+"""Runs suites of tests, each in a process of its own, some side by side, and prints what each took.
 
 A suite is a file of integration tests, or a folder of the others: gRPC's asyncio has one poller a process, so event loops
 that came and went before must not be a later test's business. The processes are forked from one that has imported what
@@ -46,25 +46,36 @@ ALONE = tuple(
 )
 """Suites that measure rates, delays or shares of a core: beside another suite they would measure that one."""
 FIRST = (
+    Path("tests/chaos"),
+    INTEGRATION / "training/test_data_choices.py",
+    UNIT / "benchmarks",
     *(
         INTEGRATION / f"{name}.py"
         for name in (
-            "adaptation/test_golden_runs",
+            "training/test_early_stop_in_groups",
+            "recovery/test_killed_ten_times",
+            "recovery/test_group_joining",
+            "commands/test_pages",
             "recovery/test_crash",
+            "recovery/test_group_history",
+            "recovery/test_group_recovery",
             "placements/test_replacement",
-            "adaptation/test_calibration",
+            "moving/test_drains",
+            "training/test_changes",
         )
     ),
-    Path("tests/chaos"),
     UNIT / "edge_agent/planning",
+    UNIT / "shared/execution",
 )
-"""Suites that take longest, which begin first, so that no core waits for them at the end."""
+"""Suites that take longest, which begin first, so that no core waits for them at the end: by what they took with `--slow`."""
 MANY_EXAMPLES = "--hypothesis-profile=many"
 QUICK = ("-m", "not slow and not full")
 SLOW = ("-m", "slow and not full")
 FULL = ("-m", "full or hypothesis", MANY_EXAMPLES)
 WHOLE = (MANY_EXAMPLES,)
 """Arguments of pytest for the tests to run, and for the number of examples."""
+CORES = 2
+"""Cores that are used at most. There is one suite more side by side than cores: a third of the time they wait for links."""
 SLOWEST = 20
 """So many suites are in the closing table."""
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -195,7 +206,7 @@ def main() -> int:
         "--full", dest="told", action="store_const", const=FULL, help="what both leave out, and all properties"
     )
     parser.add_argument(
-        "--at-once", type=int, default=min(2, os.cpu_count() or 1), help="suites side by side (%(default)s)"
+        "--at-once", type=int, default=min(CORES, os.cpu_count() or 1) + 1, help="suites side by side (%(default)s)"
     )
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what one suite or program has compiled, all later ones read
