@@ -103,6 +103,7 @@ def test_several_races_end_with_all_ratios_and_fail_where_one_is_too_low(least, 
         return Race(PHASES, racer("the engine", 4, 2), [racer("another", 4, 2 * len(asked))])
 
     monkeypatch.setattr(demo_engine, "raced", raced)
+    monkeypatch.setattr(demo_engine, "draw_race", lambda *_: None)  # another test draws
     monkeypatch.setattr(demo_engine.processes, "end_on_sigterm", lambda: None)
     assert demo_engine.main(["--runs", "2", "--busy", "--least", least]) == code
     assert asked == [True, True]

@@ -38,8 +38,18 @@ def drawn(count, seed=0, dtype=torch.float32):
     return torch.randn(count, *SHAPE, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["uniform8-since-topk1", "fp16-since-uniform4", "raw-since-fp32", "mbq4-since-mbq2"])
+NAMES = ["uniform8-since-topk1", "fp16-since-uniform4", "raw-since-fp32", "mbq4-since-mbq2"]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=() if row == column else pytest.mark.slow)
+        for row, name in enumerate(NAMES)
+        for column, dtype in enumerate(DTYPES)
+    ],
+)
 def test_both_ends_have_the_same_and_what_one_message_loses_goes_with_the_next(name, dtype):
     sender, receiver, moving = End(name, dtype), End(name, dtype), drawn(SAMPLES, 1, torch.float64)
     for epoch in range(60):
