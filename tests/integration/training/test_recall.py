@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from benchmarks.net.relay import Fault, Relay
-from edge_agent.data import digits
 from edge_agent.training.events import Placed
 from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, RefusedError
@@ -20,6 +19,8 @@ from tests.support.samples import Pictures
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 EPOCHS, WIDTH, CUT = 3, 32, 2
+SAMPLES, LABEL_BYTES = 490, 8  # 16 steps an epoch, of which the last has no whole batch
+RECORD_BYTES = WIDTH * 8 * 8 * 4 + LABEL_BYTES
 FROZEN = ['model.frozen=["stem", "layers.0"]', 'model.frozen_mode="eval"']
 FLAGS = [
     f"model.kwargs={{width={WIDTH}, blocks=2, dropout=0.2}}",
@@ -27,12 +28,10 @@ FLAGS = [
     'training.optimizer={name="adamw", learning_rate=0.003, clip_norm=1.0}',
     f"training.epochs={EPOCHS}",
     f"deployment.cut={CUT}",
-    'data.train={factory="tests.integration.training.test_recall:Read"}',
+    f'data.train={{factory="tests.integration.training.test_recall:Read", kwargs={{count={SAMPLES}}}}}',
     "data.drop_last=false",
 ]
 RECALL = "deployment.recall=true"
-SAMPLES, LABEL_BYTES = len(digits("train")), 8
-RECORD_BYTES = WIDTH * 8 * 8 * 4 + LABEL_BYTES
 
 
 class Read(Pictures):
@@ -131,7 +130,7 @@ async def test_a_moved_cut_begins_anew(tmp_path):
 
     def progressed(statistics):
         done.append(statistics.steps)
-        if statistics.steps == 60 and deployers:
+        if statistics.steps == 25 and deployers:
             cut_at(deployers.pop(), 1)
 
     def placed(event):
@@ -154,7 +153,7 @@ async def test_a_lost_link_has_no_feature_computed_anew(tmp_path, fault):
         async with Relay(host, int(port)) as relay:
 
             def progressed(statistics):
-                if statistics.steps in (20, 100):  # while features cross, and while none does
+                if statistics.steps in (8, 30):  # while features cross, and while none does
                     if fault is Fault.CORRUPT:
                         relay.uplink.corrupt_next(200)
                     else:
@@ -170,7 +169,7 @@ async def test_features_lie_in_the_folder_of_the_session_and_go_with_it(tmp_path
     found = []
 
     def progressed(statistics):
-        if statistics.steps == 60:
+        if statistics.steps == 25:
             found.extend(tmp_path.glob("cloud-trainer/*/recalled/features"))
             assert [path.stat().st_size for path in found] == [SAMPLES * RECORD_BYTES]
             assert [path.stat().st_mode & 0o777 for path in found] == [0o600]

@@ -24,7 +24,7 @@ from tests.support.running import Listening, cut_at, edge_config, running_traine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-BLOCKS, STOPPED_AT = 4, 60
+BLOCKS, STOPPED_AT = 4, 25
 ALONE = [*(flag for flag in FLAGS if not flag.startswith("deployment.cut")), "trainers=[]", RECALL]
 TEST_SET = 'data.test={factory="edge_agent.data:digits", kwargs={split="test"}}'
 
