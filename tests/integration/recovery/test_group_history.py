@@ -48,10 +48,6 @@ def assert_rows(running, members, expected):
         )
 
 
-def slowly_evaluating():
-    return {rank: [*evaluating(rank), *SLOWLY[rank]] for rank in range(SIZE)}
-
-
 @pytest.mark.parametrize(
     ("point", "nth"),
     [
@@ -64,7 +60,7 @@ def slowly_evaluating():
 )
 def test_a_killed_member_that_comes_back_has_the_losses_and_samples_of_all_steps(point, nth, tmp_path, expected):
     """Before it has the loss of a step, while its gradients leave, once others have gone on with them, and at an evaluation."""
-    with Running(tmp_path, more=slowly_evaluating()) as running:
+    with Running(tmp_path, more={rank: evaluating(rank) for rank in range(SIZE)}) as running:
         running.trainer()
         other = running.member(0)
         killed = running.member_killed_at(point, 1, nth)
@@ -74,7 +70,8 @@ def test_a_killed_member_that_comes_back_has_the_losses_and_samples_of_all_steps
 
 @pytest.mark.parametrize("killed", ["member", "trainer"])
 def test_rows_are_whole_wherever_the_group_goes_on(killed, tmp_path, expected):
-    with Running(tmp_path, more=slowly_evaluating()) as running:
+    slowly = {rank: [*evaluating(rank), *SLOWLY[rank]] for rank in range(SIZE)}
+    with Running(tmp_path, more=slowly) as running:
         assert_rows(running, running.killed_and_back(killed, 14), expected)
 
 

@@ -164,14 +164,14 @@ def assert_ended_early(running, members):
     return steps
 
 
-def slowly_judging():
-    return {rank: [*judging(rank), *SLOWLY[rank]] for rank in range(SIZE)}
+ALL_JUDGING = {rank: judging(rank) for rank in range(SIZE)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", ["member", "trainer"])
 def test_who_is_killed_before_ends_with_the_others(killed, tmp_path):
-    with Running(tmp_path, more=slowly_judging()) as running:
+    slowly = {rank: [*judging(rank), *SLOWLY[rank]] for rank in range(SIZE)}
+    with Running(tmp_path, more=slowly) as running:
         assert_ended_early(running, running.killed_and_back(killed, 6))
 
 
@@ -186,7 +186,7 @@ def test_who_is_killed_before_ends_with_the_others(killed, tmp_path):
     ],
 )
 def test_the_deciding_trainer_may_be_killed_before_it_decides_and_after(point, trainers, tmp_path):
-    with Running(tmp_path, trainers, more=slowly_judging()) as running:
+    with Running(tmp_path, trainers, more=ALL_JUDGING) as running:
         process = running.trainer_killed_at(point)
         for name in trainers[1:]:
             running.trainer(name)
@@ -207,7 +207,7 @@ def test_the_deciding_trainer_may_be_killed_before_it_decides_and_after(point, t
 )
 def test_another_trainer_may_be_killed_before_it_hears_of_the_end_and_after(point, tmp_path):
     trainers = ("near", "far")
-    with Running(tmp_path, trainers, more=slowly_judging()) as running:
+    with Running(tmp_path, trainers, more=ALL_JUDGING) as running:
         _, near = running.trainer("near")
         process = running.trainer_killed_at(point, "far")
         members = [running.member(rank) for rank in range(SIZE)]
@@ -221,9 +221,8 @@ def test_another_trainer_may_be_killed_before_it_hears_of_the_end_and_after(poin
 @pytest.mark.parametrize("nth", [1, 2])
 def test_the_member_that_ends_the_training_may_be_killed_before_and_between_its_trainers(nth, tmp_path):
     """One of two judges; the other hears of the end from the deciding trainer."""
-    more = {0: [*chosen(0, SHARD), *SLOWLY[0]], 1: [*judging(1), *SLOWLY[1]]}
     trainers = ("near", "far")
-    with Running(tmp_path, trainers, more=more) as running:
+    with Running(tmp_path, trainers, more={0: chosen(0, SHARD), 1: judging(1)}) as running:
         said = [running.trainer(name)[1] for name in trainers]
         other = running.member(0)
         process = running.member_killed_at("edge_agent.sessions.trainer_worker:TrainerWorker.leave_group", 1, nth)
