@@ -52,6 +52,11 @@ def edge_metrics(monkeypatch):
     return made
 
 
+def pytest_collection_finish() -> None:
+    """Leave out what was imported and collected where garbage is collected, which is after each test."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _no_channels_left() -> Iterator[None]:
     """gRPC's asyncio has one poller a process, bound to the event loop that was there first: what a test has left in
