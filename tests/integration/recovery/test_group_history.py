@@ -48,6 +48,10 @@ def assert_rows(running, members, expected):
         )
 
 
+def slowly_evaluating():
+    return {rank: [*evaluating(rank), *SLOWLY[rank]] for rank in range(SIZE)}
+
+
 @pytest.mark.parametrize(
     ("point", "nth"),
     [
@@ -70,8 +74,7 @@ def test_a_killed_member_that_comes_back_has_the_losses_and_samples_of_all_steps
 
 @pytest.mark.parametrize("killed", ["member", "trainer"])
 def test_rows_are_whole_wherever_the_group_goes_on(killed, tmp_path, expected):
-    slowly = {rank: [*evaluating(rank), *SLOWLY[rank]] for rank in range(SIZE)}
-    with Running(tmp_path, more=slowly) as running:
+    with Running(tmp_path, more=slowly_evaluating()) as running:
         assert_rows(running, running.killed_and_back(killed, 14), expected)
 
 
