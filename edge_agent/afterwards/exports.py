@@ -18,7 +18,7 @@ from shared.errors import ConfigError, DifferentError, ModelError
 from shared.files.whole_file import write_whole
 from shared.foreign import described, foreign_code
 from shared.model.features import Features
-from shared.model.inputs import Inputs, features_of_inputs
+from shared.model.inputs import Inputs, features_of_inputs, with_length
 
 Computes = Callable[[Inputs], Features]
 """An export that was read again: its outputs for a batch."""
@@ -30,18 +30,20 @@ _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
 def export(workload: Workload, kind: str, file: Path) -> int:
-    """Write an export of the model, and compare it with the model on two batches; returns how many samples these have.
+    """Write an export of the model, and compare it with the model on a few batches; returns how many samples these have.
 
-    kind: one of `KINDS`. The second batch has one sample, because an export takes any number. Programs compute in the precision
-    of the weights, so the model then does, too, whatever `training.precision` is. Raises DifferentError for
-    other outputs, ModelError for a model that cannot be exported so, and ConfigError where a package is missing; then
-    nothing is written.
+    kind: one of `KINDS`. One batch has one sample, because an export takes any number, and where lengths vary
+    (`data.longest`) some have other lengths. Programs compute in the precision of the weights, so the model then does, too,
+    whatever `training.precision` is. Raises DifferentError for other outputs, ModelError for a model that cannot be exported
+    so, and ConfigError where a package is missing; then nothing is written.
     """
     if kind == "onnx" and (missing := [name for name in _ONNX if find_spec(name) is None]):
         raise ConfigError(f"an export to onnx needs {missing[0]}; install it with: pip install 'isthmus[onnx]'")
     with closing(samples_of(workload).iterate()) as batches:
         whole = next(batches).inputs
-    compared = (whole, _map(whole, lambda tensor: tensor[:1]))
+    compared = [whole, _map(whole, lambda tensor: tensor[:1])]
+    if (longest := workload.config.data.longest) is not None:
+        compared += [whole := with_length(whole, longest), with_length(whole, longest // 2)]
     recipe = workload.recipe if kind == _STATE else workload.recipe.model_copy(update={"precision": "fp32"})
 
     def failure(cause: BaseException) -> BaseException:
@@ -120,15 +122,20 @@ KINDS: Mapping[str, Callable[[Workload, Inputs, Path], Computes]] = {
 
 
 def _program(workload: Workload, inputs: Inputs) -> "torch.export.ExportedProgram":
-    """Trace the module for batches of any number of samples."""
+    """Trace the module for batches of any number of samples, and of any length where that varies."""
     # A dimension of one is taken for a constant.
     example = _map(inputs, lambda tensor: tensor.repeat_interleave(2, 0) if tensor.shape[0] == 1 else tensor)
-    free = {0: torch.export.Dim.DYNAMIC}
-    module = workload.chain.module
+    module, longest = workload.chain.module, workload.config.data.longest
+
+    def free(tensor: Tensor) -> dict[int, object]:
+        has_length = longest is not None and tensor.shape[1:2] == (longest,)
+        return dict.fromkeys((0, 1) if has_length else (0,), torch.export.Dim.DYNAMIC)
+
     if isinstance(example, dict):
-        return torch.export.export(module, (), example, dynamic_shapes=dict.fromkeys(example, free))
+        shapes = {name: free(tensor) for name, tensor in example.items()}
+        return torch.export.export(module, (), example, dynamic_shapes=shapes)
     features = features_of_inputs(example)
-    return torch.export.export(module, features, dynamic_shapes=(free,) * len(features))
+    return torch.export.export(module, features, dynamic_shapes=tuple(map(free, features)))
 
 
 def _map(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:

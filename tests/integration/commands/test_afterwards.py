@@ -4,6 +4,7 @@ import csv
 import json
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -189,6 +190,32 @@ def test_weights_of_a_type_that_onnxruntime_lacks_are_named_with_a_way_that_work
         trained.call("export", str(tmp_path / "x.onnx"), "--to=onnx")
     assert "ONNXRuntimeError" not in str(refused.value)
     assert "computes as the model does" in trained.call("export", str(tmp_path / "x.pt2"), "--to=torch-export")
+
+
+LENGTHS = [
+    *MODELS["inputs by name"][:-1],
+    'data.collate="tests.support.samples:longest"',
+    "data.longest=12",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torch-export", "onnx"])
+def test_an_export_takes_texts_of_every_length_where_lengths_vary(tmp_path, kind):
+    trained, file = Trained(tmp_path, *LENGTHS), tmp_path / KINDS[kind]
+    trained.call("export", str(file), f"--to={kind}")
+    computes = torch.export.load(file).module() if kind == "torch-export" else by_onnxruntime(file)
+    for length in range(1, 13):
+        inputs = {"input_ids": torch.arange(3 * length).view(3, length), "attention_mask": torch.ones(3, length) > 0}
+        expected = trained.module.eval()(**inputs)
+        torch.testing.assert_close(computes(**inputs), expected, rtol=1e-5, atol=1e-5)
+
+
+def by_onnxruntime(file):
+    session = onnxruntime.InferenceSession(file)
+    return lambda **inputs: torch.from_numpy(
+        session.run(None, {name: value.numpy() for name, value in inputs.items()})[0]
+    )
 
 
 @pytest.mark.parametrize(
