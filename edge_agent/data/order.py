@@ -71,6 +71,8 @@ class SampleOrder:
 
     def _made(self, epoch: int) -> Chosen:
         def failure(cause: BaseException) -> DataError:
+            if isinstance(cause, DataError):
+                return cause
             place = f" ({place})" if (place := place_of(cause)) else ""
             return DataError(f"{self._key} failed with {described(cause)}{place}")
 
@@ -138,17 +140,27 @@ def by_weights(key: str, name: str, dataset: Any, seed: int) -> SampleOrder:
 
     def draw(epoch: int) -> Tensor:
         if not weights:
-            weights.append(_weights(function(dataset), count))
+            weights.append(_weights(function(dataset), count, f"{key}: {name!r}"))
         generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
         return torch.multinomial(weights[0], count, replacement=True, generator=generator)
 
     return SampleOrder(key, name, draw, count, seed)
 
 
-def _weights(given: Any, count: int) -> Tensor:
-    weights = torch.as_tensor(given, dtype=torch.double)
-    if weights.shape != (count,) or not weights.isfinite().all() or (weights < 0).any() or not weights.any():
-        raise ValueError(f"it must return a weight of 0 or more for each of {count} samples, and not 0 for all")
+def _weights(given: Any, count: int, shown: str) -> Tensor:
+    must = f"it must return a weight of 0 or more for each of {count} samples, and not 0 for all"
+    try:
+        weights = torch.as_tensor(given, dtype=torch.double)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{shown} gives a value {kind_of(given)}; {must}") from error
+    if weights.shape != (count,):
+        raise DataError(f"{shown} gives {layout_of(weights)}; {must}")
+    wrong = ~weights.isfinite() | (weights < 0)
+    if wrong.any():
+        sample = int(wrong.nonzero()[0])
+        raise DataError(f"{shown} gives {weights[sample].item():g} for sample {sample}; {must}")
+    if not weights.any():
+        raise DataError(f"{shown} gives 0 for all samples; {must}")
     return weights
 
 

@@ -1,5 +1,6 @@
 """The order of samples that a user's function decides."""
 
+import math
 import random
 import sys
 from itertools import chain
@@ -121,8 +122,12 @@ def changing(_dataset, _seed, epoch):
         ("batch_sampler", lambda *_: [[0], []], r"gives a batch of 0 samples in epoch 0; it must have 1 to 4 "),
         ("batch_sampler", lambda *_: [[0], [20]], "names sample 20 in epoch 0"),
         ("batch_sampler", lambda *_: [0, 1], "gives a value of type int; it must be numbers of samples"),
-        ("weights", lambda _: [1.0], "failed with ValueError: it must return a weight of 0 or more for each of 20 samples"),
-        ("weights", lambda _: [-1.0] * COUNT, "failed with ValueError: it must return a weight of 0 or more"),
+        ("weights", lambda _: [1.0], r"gives float64 of shape \(1,\); it must return a weight of 0 or more for each of 20 s"),
+        ("weights", lambda _: [1.0] * 19 + [-1.0], "gives -1 for sample 19; it must return a weight of 0 or more"),
+        ("weights", lambda _: [math.nan] * COUNT, "gives nan for sample 0; it must return a weight of 0 or more"),
+        ("weights", lambda _: [0] * COUNT, "gives 0 for all samples; it must return a weight of 0 or more"),
+        ("weights", lambda _: ["a"] * COUNT, "gives a value of type list of 20; it must return a weight of 0 or more"),
+        ("weights", lambda _: None, "gives a value of type NoneType; it must return a weight of 0 or more"),
     ],
 )  # fmt: skip
 def test_what_is_no_order_is_one_sentence(loader, key, function, says):
