@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-_PACKAGE = Path(__file__).parent
+_PACKAGES = tuple(str(Path(__file__).parent.parent / name) for name in ("shared", "edge_agent", "cloud_trainer"))
 _MAX_CAUSES = 20
 """Maximum number of an exception's causes that are followed; they may form a ring."""
 
@@ -73,6 +73,6 @@ def root_cause(failure: BaseException) -> BaseException:
 
 def place_of(failure: BaseException) -> str:
     """The file and line of foreign code that raised an exception, without folders: `model.py, line 3`. Empty where none did."""
-    ours = ("<", importlib.__file__, str(_PACKAGE))
+    ours = ("<", importlib.__file__, *_PACKAGES)
     frames = [frame for frame in traceback.extract_tb(failure.__traceback__) if not frame.filename.startswith(ours)]
     return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

@@ -136,6 +136,12 @@ def test_what_is_no_order_is_one_sentence(loader, key, function, says):
         loader(key, function)
 
 
+def test_a_function_of_other_arguments_is_blamed_on_no_file_of_ours(loader):
+    with pytest.raises(DataError) as refusal:
+        loader("sampler", lambda _: [0])
+    assert ".py" not in str(refusal.value)
+
+
 def test_an_epoch_of_another_length_is_one_sentence(loader):
     made = loader("sampler", lambda _dataset, _seed, epoch: [0] * (8 - 4 * (epoch == 2)))
     sentence = f"^data.sampler: '{NAME}' gives 4 samples for epoch 2 and 8 for epoch 0; each epoch must have as many$"
