@@ -4,11 +4,14 @@ At one of them a run stands still for an operator, while its session stays open.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from edge_agent.training.shutdown import Shutdown
 from shared.errors import StoppedError
+
+T = TypeVar("T")
 
 
 class StepBoundary:
@@ -44,6 +47,24 @@ class StepBoundary:
             yield
         finally:
             self._at_request.remove(stop_feeding)
+
+    async def do_unless(self, work: Coroutine[Any, Any, T], is_futile: Callable[[], bool]) -> T | None:
+        """Do `work`, unless it is futile, now or at a later request: then it is cancelled, and None is returned."""
+        futile = asyncio.get_running_loop().create_future()
+
+        def judge() -> None:
+            if is_futile() and not futile.done():
+                futile.set_result(None)
+
+        task = asyncio.create_task(work)
+        try:
+            with self.stopping(judge):
+                judge()
+                await asyncio.wait({task, futile}, return_when=asyncio.FIRST_COMPLETED)
+            return None if futile.done() else await task
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
 
     def clear_request(self) -> None:
         """Forget the request. The run is at a boundary, and now serves all work that waits for one."""

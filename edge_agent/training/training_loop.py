@@ -294,8 +294,14 @@ class TrainingLoop:
         experiment, step = self._experiment, self.step
         if experiment.evaluation is None or step == self._evaluated_step or not experiment.evaluates_at(step):
             return
+        evaluate = partial(self._evaluator.evaluate, self._worker, experiment.evaluation)
         with self._activity.during(Activity.EVALUATING):
-            found = await self._evaluator.evaluate(self._worker, experiment.evaluation)
+            found = await self._boundary.do_unless(evaluate(), lambda: self._must_stop and self.checkpointer.keeps)
+            if found is None and step != experiment.steps:
+                return  # A stop leaves no time for it; who goes on from the last checkpoint evaluates here.
+            if found is None:
+                await self._take_last_checkpoint()
+                found = await evaluate()
         self._emit(Evaluated(step, found.accuracy, found.loss, found.metrics))
         shown = {"metrics": dict(found.metrics)} if found.metrics else {}
         epoch = experiment.recipe.epoch_of(step)
@@ -372,3 +378,4 @@ class TrainingLoop:
         self._early_end.begin_at(restored.step)
         await self._best.go_back(restored.step)
         self._emit(RolledBack(restored.step))
+        self._lower_rate_if_due()  # the row of an evaluation here tells the rate of the step before
