@@ -10,7 +10,7 @@ from shared.errors import ModelError, ProtocolError
 from shared.training import block_state
 from shared.training.block_state import BlockTensors
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import copy_state
+from shared.training.held_state import CopiedPart, copy_part
 from shared.transport.rpc.status import Kind, StatusError
 
 
@@ -38,10 +38,10 @@ class SessionBlocks:
         with _told_of_the_model():
             self.held.check_frozen(index)
 
-    def copied(self) -> BlockTensors:
+    def copied(self) -> CopiedPart:
         """Copy all that training changes, for a checkpoint. Computes. Raises as `check_frozen` does, of every block."""
         with _told_of_the_model():
-            return copy_state(self.held)
+            return copy_part(self.held)
 
     def check_there(self, index: int) -> int:
         """Return `index` if the model has that block. Raises ProtocolError otherwise."""

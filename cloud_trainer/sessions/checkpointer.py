@@ -53,14 +53,14 @@ class SessionCheckpointer:
             blocks = worker.needed_of_checkpoint(worker.placement)
             copied.enter_context(session.memory.copying(blocks, worker.uses))
             facts = facts_of_part([block for block in blocks if worker.updates(block)])
-            state = await self._threads.compute_lane(session.id).aside(session.blocks.copied)
+            part = await self._threads.compute_lane(session.id).aside(session.blocks.copied)
             held = copied.pop_all()
 
         async def save() -> None:
             written = False
             try:
                 with held:
-                    written = await self._store.save(session.id, name, facts, state, pinned)
+                    written = await self._store.save(session.id, name, facts, part, pinned)
             finally:  # The loop reports a defect. The edge must not wait for this checkpoint.
                 del self._saving[session.id]
                 await tell(written)

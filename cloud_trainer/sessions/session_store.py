@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from torch import Tensor
 
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.held_folders import HeldFolders
@@ -22,10 +21,10 @@ from shared.bounds import is_session_id
 from shared.checkpoint import CheckpointName, CheckpointStore, Files, SessionFolder
 from shared.concurrency.threads import WorkerThread
 from shared.errors import StorageError
-from shared.runtime.checkpoint_states import load_states
+from shared.runtime.checkpoint_states import PartFiles, load_states
 from shared.training import state_file
 from shared.training.block_state import BlockTensors
-from shared.training.state_file import serialize
+from shared.training.held_state import CopiedPart
 
 _log = structlog.get_logger(__name__)
 
@@ -185,7 +184,7 @@ class SessionStore:
         session_id: str,
         name: CheckpointName,
         facts: dict[str, Any],
-        state: dict[str, Tensor],
+        copied: CopiedPart,
         pinned: Collection[CheckpointName],
     ) -> bool:
         """Write a worker's part of a checkpoint, and prune older checkpoints except pinned ones. Returns whether it is on disk.
@@ -197,12 +196,17 @@ class SessionStore:
         checkpoints = folder.checkpoints
 
         def write() -> None:
-            checkpoints.save(name, facts, data)
+            part.save(checkpoints, name, facts)
             checkpoints.prune(pinned)
 
-        data = await self.disk.run(serialize, state)
         try:
-            await self._write(session_id, folder, lambda: checkpoints.bytes_after(name, len(data), pinned), write)
+            part = await self.disk.run(PartFiles, copied, checkpoints)
+            await self._write(
+                session_id,
+                folder,
+                lambda: checkpoints.bytes_after(name, part.bytes, pinned, part.chain.links),
+                write,
+            )
         except StorageError as failure:
             _log.warning("checkpoint not written", session=session_id, checkpoint=str(name), reason=str(failure))
             return False

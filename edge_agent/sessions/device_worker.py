@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
-from torch import Tensor
-
 from edge_agent.sessions.session_state import SessionState
 from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Standing, Transfer, WorkerCalls
 from shared.checkpoint import CheckpointName, CheckpointStore
@@ -16,14 +14,13 @@ from shared.events import Emit
 from shared.execution.blocks import Method
 from shared.execution.recalled import begin_recall
 from shared.placement import AGENT, PlacementPlan, held_blocks
-from shared.runtime.checkpoint_states import load_block, load_states
+from shared.runtime.checkpoint_states import PartFiles, load_block, load_states
 from shared.runtime.placed_worker import PlacedWorker, WorkerSetup
 from shared.runtime.placement_executor import Threads
 from shared.training import block_state, state_file
-from shared.training.held_state import KEPT, changing_blocks, copy_state, put_back
+from shared.training.held_state import KEPT, CopiedPart, changing_blocks, copy_part, put_back
 from shared.training.losses import LossHead, check_labels
 from shared.training.metrics import load_metrics
-from shared.training.state_file import serialize
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
@@ -185,7 +182,7 @@ class _DevicesPart:
         self._state = state
         self._name = name
         self._facts = facts
-        self._copying = asyncio.create_task(state.threads.compute.run(copy_state, state.experiment.held))
+        self._copying = asyncio.create_task(state.threads.compute.run(copy_part, state.experiment.held))
 
     async def copied(self) -> None:
         """Wait as `CheckpointPart` says."""
@@ -195,10 +192,10 @@ class _DevicesPart:
         """Wait as `CheckpointPart` says."""
         await self._state.threads.disk.run(self._write, self._copying.result())
 
-    def _write(self, copy: dict[str, Tensor]) -> None:
+    def _write(self, copied: CopiedPart) -> None:
         store, shared = self._state.stored.store, self._state.stored.shared
         assert store is not None, "without a folder none is taken"
-        store.save(self._name, dict(self._facts), serialize(copy))
+        PartFiles(copied, store).save(store, self._name, dict(self._facts))
         store.prune([] if shared is None else [shared])
 
     async def give_up(self) -> None:

@@ -3,6 +3,7 @@
 Knows nothing of models or gRPC.
 """
 
+from shared.checkpoint.chain import MAX_LINKS, Chain, Link
 from shared.checkpoint.documents import seal, unseal
 from shared.checkpoint.files import LocalFiles, open_files
 from shared.checkpoint.folders import HELD_SECONDS, Files, Held
@@ -18,7 +19,9 @@ from shared.checkpoint.store import (
 
 __all__ = [
     "HELD_SECONDS",
+    "MAX_LINKS",
     "MAX_NAMED",
+    "Chain",
     "Checkpoint",
     "CheckpointName",
     "CheckpointStore",
@@ -26,6 +29,7 @@ __all__ = [
     "Files",
     "FsspecFiles",
     "Held",
+    "Link",
     "LocalFiles",
     "SessionFolder",
     "open_files",

@@ -3,12 +3,13 @@
 Of a checkpoint a side has its own part, and the replicas that it keeps of single blocks of other parts. Each is two files:
 `checkpoint-LINEAGE-STEP.safetensors`, or `checkpoint-LINEAGE-STEP.block-BLOCK.safetensors` for a replica, and beside it
 its manifest, `.json`, which is written after it. The manifest holds the length and checksum of the first file, the
-owner's facts,
-and a checksum of its own. Knows nothing of the meaning of the bytes.
+owner's facts, and a checksum of its own. A part may also have links (`chain`),
+`checkpoint-LINEAGE-STEP.link.safetensors`, each written before the first manifest that lists it and removed with the last one.
+Knows nothing of the meaning of the bytes.
 """
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import structlog
 import xxhash
 
+from shared.checkpoint.chain import NO_CHAIN, Chain, Link, described, is_link, link_file, links_in
 from shared.checkpoint.documents import seal, unseal
 from shared.checkpoint.folders import Files
 from shared.errors import StorageError
@@ -23,7 +25,7 @@ from shared.errors import StorageError
 _log = structlog.get_logger(__name__)
 
 _MANIFEST = re.compile(r"checkpoint-(\d{1,19})-(\d{1,19})(?:\.block-(\d{1,9}))?\.json", re.ASCII)
-FORMAT = 1
+FORMAT = 2
 """The version of the manifest's layout."""
 MAX_NAMED = 64
 """The most checkpoints that an edge may name when it attaches."""
@@ -63,30 +65,44 @@ class CheckpointStore:
         self._keep = keep
         self._warned_of: set[CheckpointName] = set()
 
-    def save(self, name: CheckpointName, facts: dict[str, Any], data: bytes) -> None:
-        """Write this side's part. Raises StorageError; then there is no part of that name, or a whole one."""
-        self._save(_StoredFile(name), facts, data)
+    def save(
+        self, name: CheckpointName, facts: dict[str, Any], data: bytes, chain: Chain = NO_CHAIN
+    ) -> tuple[Link, ...]:
+        """Write this side's part, and return all its links.
+
+        Raises StorageError; then there is no part of that name, or a whole one.
+        """
+        return self._save(_StoredFile(name), facts, data, chain)
 
     def save_replica(self, name: CheckpointName, block: int, data: bytes | memoryview) -> None:
         """Write a block of another side's part. Raises StorageError; then it is not here, or whole."""
-        self._save(_StoredFile(name, block), {}, data)
+        self._save(_StoredFile(name, block), {}, data, NO_CHAIN)
 
-    def _save(self, file: "_StoredFile", facts: dict[str, Any], data: bytes | memoryview) -> None:
+    def _save(
+        self, file: "_StoredFile", facts: dict[str, Any], data: bytes | memoryview, chain: Chain
+    ) -> tuple[Link, ...]:
+        links = (*chain.links, Link.of(file.link, chain.more)) if chain.more else chain.links
         manifest = {
             "format": FORMAT,
             **file.identity,
             "bytes": len(data),
             "xxh3_128": xxhash.xxh3_128_hexdigest(data),
+            "links": described(links),
             "facts": facts,
         }
         self.files.remove(file.manifest)  # or an old manifest would stand beside new bytes for a moment
-        self.files.write(file.data, data)
         try:
+            if chain.more:
+                self.files.write(file.link, chain.more)
+            self.files.write(file.data, data)
             self.files.write(file.manifest, seal(manifest))
         except StorageError:
             with suppress(StorageError):  # a full disk wants its room back
                 self.files.remove(file.data)
+                if chain.more:
+                    self.files.remove(file.link)
             raise
+        return links
 
     def names(self) -> list[CheckpointName]:
         """The checkpoints of which this side's part has a manifest, the newest first. They may be damaged."""
@@ -109,26 +125,46 @@ class CheckpointStore:
 
     def facts(self, name: CheckpointName) -> dict[str, Any]:
         """Read the facts of this side's part, and not its data. Raises DamagedCheckpointError, StorageError."""
-        facts: dict[str, Any] = _read_manifest(self.files.read(_StoredFile(name).manifest), _StoredFile(name))["facts"]
-        return facts
+        return self._manifest(_StoredFile(name)).facts
+
+    def load_links(self, name: CheckpointName) -> Iterator[bytes]:
+        """Read the links of this side's part, as `read_links` does."""
+        yield from self.read_links(self._manifest(_StoredFile(name)).links)
+
+    def read_links(self, links: Sequence[Link]) -> Iterator[bytes]:
+        """Read links, the newest first, and verify each before it is yielded.
+
+        Raises DamagedCheckpointError, before any memory is taken for a link of another length, and StorageError.
+        """
+        sizes = self.files.sizes()
+        for link in reversed(links):
+            data = self.files.read(link.file) if sizes.get(link.file) == link.size_bytes else None
+            if data is None or not link.is_of(data):
+                raise DamagedCheckpointError(f"{link.file}, a link of checkpoints, is missing, or not what was written")
+            yield data
 
     def load_replica(self, name: CheckpointName, block: int) -> Checkpoint:
         """The same for a block of another side's part."""
         return self._load(_StoredFile(name, block))
 
     def _load(self, file: "_StoredFile") -> Checkpoint:
-        manifest = _read_manifest(self.files.read(file.manifest), file)
+        manifest = self._manifest(file)
         data = self.files.read(file.data)
         if data is None:
             raise DamagedCheckpointError(f"{file}: its file is missing")
-        if len(data) != manifest["bytes"] or xxhash.xxh3_128_hexdigest(data) != manifest["xxh3_128"]:
+        if len(data) != manifest.bytes or xxhash.xxh3_128_hexdigest(data) != manifest.xxh3_128:
             raise DamagedCheckpointError(f"{file}: its file is not what was written")
-        return Checkpoint(file.name, manifest["facts"], data)
+        return Checkpoint(file.name, manifest.facts, data)
+
+    def _manifest(self, file: "_StoredFile") -> "_Manifest":
+        return _read_manifest(self.files.read(file.manifest), file)
 
     def is_whole(self, name: CheckpointName) -> bool:
         """Tell whether this side's part can be loaded; where it cannot, a warning says why, once."""
         try:
             self.load(name)
+            for _link in self.load_links(name):
+                pass
         except StorageError as failure:
             if name in self._warned_of:
                 return False
@@ -138,22 +174,26 @@ class CheckpointStore:
         return True
 
     def remove(self, name: CheckpointName) -> None:
-        """Remove a checkpoint with its replicas, if it is there. Raises StorageError."""
+        """Remove a checkpoint with its replicas, if it is there. Its links stay until `prune`. Raises StorageError."""
         for file in {_StoredFile(name), *(file for file in self._listed() if file.name == name)}:
             self.files.remove(file.manifest)
             self.files.remove(file.data)
 
-    def bytes_after(self, name: CheckpointName, data_bytes: int, pinned: Collection[CheckpointName]) -> int:
-        """The bytes that the whole folder will hold once a part of `data_bytes` is saved and older ones are pruned.
+    def bytes_after(
+        self, name: CheckpointName, data_bytes: int, pinned: Collection[CheckpointName], links: Iterable[Link] = ()
+    ) -> int:
+        """The bytes that the whole folder will hold once a part is saved and older ones are pruned.
 
-        The new part's manifest is not counted. Raises StorageError.
+        data_bytes: of the part, with its own link. links: those that it shares with earlier parts. The new part's manifest is
+        not counted. Raises StorageError.
         """
         sizes, listed = self.files.sizes(), self._listed()
         retained = self._retained({name, *(file.name for file in listed)}, pinned)
         for gone in (_StoredFile(name), *(file for file in listed if file.name not in retained)):
             sizes.pop(gone.manifest, None)
             sizes.pop(gone.data, None)
-        return data_bytes + sum(sizes.values())
+        needed = {link.file for link in links} | self._linked(retained.difference({name}))
+        return data_bytes + sum(size for file, size in sizes.items() if file in needed or not is_link(file))
 
     def bytes_with_replica(self, name: CheckpointName, block: int, data_bytes: int) -> int:
         """The same once a replica of `data_bytes` is saved, which prunes nothing. Raises StorageError."""
@@ -167,10 +207,18 @@ class CheckpointStore:
         retained = self._retained({file.name for file in listed}, pinned)
         for name in {file.name for file in listed} - retained:
             self.remove(name)
-        files = {file.data for file in self._listed()}
+        files = {file.data for file in self._listed()} | self._linked(self.names())
         for found in self.files.names():
             if found.startswith("checkpoint-") and found.endswith(".safetensors") and found not in files:
                 self.files.remove(found)
+
+    def _linked(self, names: Iterable[CheckpointName]) -> set[str]:
+        """List the links of parts. One that is damaged or not here has none."""
+        found: set[str] = set()
+        for name in names:
+            with suppress(DamagedCheckpointError):
+                found.update(link.file for link in self._manifest(_StoredFile(name)).links)
+        return found
 
     def _retained(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
         return {*sorted(names, reverse=True)[: self._keep], *pinned}
@@ -197,6 +245,11 @@ class _StoredFile(NamedTuple):
         return f"{self._stem}.safetensors"
 
     @property
+    def link(self) -> str:
+        """The name of the link that is written with it."""
+        return link_file(self._stem)
+
+    @property
     def manifest(self) -> str:
         """The name of its manifest."""
         return f"{self._stem}.json"
@@ -215,8 +268,17 @@ class _StoredFile(NamedTuple):
         return f"checkpoint {self.name}" if self.block is None else f"block {self.block} of checkpoint {self.name}"
 
 
-def _read_manifest(sealed: bytes | None, file: _StoredFile) -> dict[str, Any]:
-    """The manifest. Raises DamagedCheckpointError for bytes that were not written for this file."""
+class _Manifest(NamedTuple):
+    """Content of a manifest."""
+
+    facts: dict[str, Any]
+    bytes: Any
+    xxh3_128: Any
+    links: tuple[Link, ...]
+
+
+def _read_manifest(sealed: bytes | None, file: _StoredFile) -> _Manifest:
+    """Read a manifest. Raises DamagedCheckpointError for bytes that were not written for this file."""
     if sealed is None:
         raise DamagedCheckpointError(f"{file}: its manifest is missing")
     manifest = unseal(sealed)
@@ -226,6 +288,7 @@ def _read_manifest(sealed: bytes | None, file: _StoredFile) -> dict[str, Any]:
         or {key: manifest.get(key) for key in ("lineage", "step", "block") if key in manifest} != file.identity
         or not {"bytes", "xxh3_128"} <= manifest.keys()
         or not isinstance(manifest.get("facts"), dict)
+        or (links := links_in(manifest.get("links"))) is None
     ):
         raise DamagedCheckpointError(f"{file}: its manifest is not what was written")
-    return manifest
+    return _Manifest(manifest["facts"], manifest["bytes"], manifest["xxh3_128"], links)

@@ -74,6 +74,10 @@ class Changed(Codec):
         """Return the numbers of the samples, int64 [B]. Raises ProtocolError for a payload that no peer could have encoded."""
         return self._head(encoded)[0]
 
+    def is_sent(self, encoded: Encoded) -> Tensor:
+        """Return a flag of each sample: whether anything is sent of it, bool [B]. Raises as `numbers` does."""
+        return self._head(encoded)[1] != SentPart.NOTHING
+
     def decode(self, encoded: Encoded) -> Tensor:
         """See `Codec.decode`: where nothing is kept."""
         self._head(encoded)

@@ -35,5 +35,9 @@ class ChangedSlots:
         return self._codec.decode_since(encoded, *self._kept.rows(slot, self._codec.numbers(encoded)))
 
     def keep(self, slot: int, encoded: Encoded, received: Tensor) -> None:
-        """Keep a feature that `decode` has returned."""
-        self._kept.keep(slot, self._codec.numbers(encoded), received)
+        """Keep a feature that `decode` has returned, of the samples of which anything was sent: the others have it."""
+        numbers, is_sent = self._codec.numbers(encoded), self._codec.is_sent(encoded)
+        if is_sent.all():
+            self._kept.keep(slot, numbers, received)
+        else:
+            self._kept.keep(slot, numbers[is_sent], received[is_sent])

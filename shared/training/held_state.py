@@ -5,6 +5,7 @@ them again. Random states are left out, too: they follow from seed, step and blo
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import safetensors
 import safetensors.torch
@@ -14,20 +15,35 @@ from shared.errors import StorageError
 from shared.model.chain import Chain
 from shared.training import block_state
 from shared.training.block_state import BlockTensors
+from shared.training.copied_features import CopiedFeatures
 from shared.training.held_blocks import HeldBlocks
 
 KEPT = -1
-"""Number under which a part of a checkpoint has the features that are kept (`HeldBlocks.kept`): no block has it."""
+"""Number under which the states of a checkpoint have the features that are kept (`HeldBlocks.kept`): no block has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPart:
+    """A copy of all that a worker has in a checkpoint."""
+
+    blocks: dict[str, Tensor]
+    """See `copy_state`."""
+    features: CopiedFeatures | None = None
+    """None where no features are kept."""
+
+
+def copy_part(held: HeldBlocks) -> CopiedPart:
+    """Copy, into this machine's memory, all that training changes. Raises as `copy_state` does."""
+    return CopiedPart(copy_state(held), None if held.kept is None else held.kept.copy())
 
 
 def copy_state(held: HeldBlocks) -> dict[str, Tensor]:
-    """A copy, in this machine's memory, of all that training changes, by `BLOCK/` and the names of `block_state.collect`.
+    """A copy, in this machine's memory, of what training changes in blocks, by `BLOCK/` and the names of `block_state.collect`.
 
     Raises ModelError where training has changed what it must not: see `HeldBlocks.check_frozen`.
     """
     held.check_frozen()
-    kept = {} if held.kept is None else held.kept.state()
-    return {f"{KEPT}/{name}": tensor for name, tensor in kept.items()} | {
+    return {
         f"{block.index}/{name}": tensor.to("cpu", copy=True)
         for block in held.blocks
         if not block_state.is_static(block)

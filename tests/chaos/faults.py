@@ -83,7 +83,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "shared.training.held_blocks:HeldBlocks.hold",
         "shared.runtime.placed_worker:PlacedWorker.place",
     ),
-    ("agent", Fault.KILL_IN_CHECKPOINT): ("edge_agent.sessions.device_worker:copy_state", _FSYNC, _RENAME),
+    ("agent", Fault.KILL_IN_CHECKPOINT): ("edge_agent.sessions.device_worker:copy_part", _FSYNC, _RENAME),
     ("agent", Fault.DISK_FULL): (_FSYNC,),
     ("agent", Fault.FAILED_FSYNC): (_FSYNC,),
     ("agent", Fault.CLOCK_JUMP): ("shared.execution.blocks:PlacedBlocks.forward",),
@@ -203,7 +203,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "shared.training.held_blocks:HeldBlocks.hold",
     ),
     ("trainer", Fault.KILL_IN_CHECKPOINT): (
-        "cloud_trainer.sessions.blocks:copy_state",
+        "cloud_trainer.sessions.blocks:copy_part",
         "cloud_trainer.sessions.session_store:SessionStore.load_block",
         "cloud_trainer.sessions.session_store:SessionStore.save_replica",
         _FSYNC,

@@ -35,15 +35,19 @@ from edge_agent.profiling.profile_parts import PartFile
 from edge_agent.profiling.workers.measured_parts import WorkerMeasurements
 from edge_agent.sessions.stored_session import stored_sessions
 from isthmus import EdgeConfig
-from shared.checkpoint import CheckpointName, CheckpointStore, LocalFiles, seal
+from shared.checkpoint import Chain, CheckpointName, CheckpointStore, Link, LocalFiles, seal
+from shared.checkpoint.chain import described
 from shared.checkpoint.store import FORMAT
 from shared.config import load_config
 from shared.errors import IsthmusError, StorageError
 from shared.model.build import build_checked_chain
+from shared.model.spec import TensorSpec
 from shared.placement import BlockFacts, ModelFacts, Permissions, StepPlan, check, load_placement
+from shared.runtime.checkpoint_states import load_states
 from shared.training import block_state, state_file
 from shared.training.held_blocks import HeldBlocks
-from shared.training.held_state import copy_state, put_back, states_in
+from shared.training.held_state import KEPT, copy_state, put_back, states_in
+from shared.training.kept_features import KeptFeatures
 from shared.training.recipe import Recipe
 from shared.training.state_file import serialize
 from shared.training.step_log import check_steps
@@ -198,26 +202,36 @@ def kinds() -> Mapping[str, Kind]:
     block = chain.blocks[1]
     block_file = state_file.serialize(block_state.collect(block, None))
     stage_file = serialize(copy_state(held))
+    kept = KeptFeatures(BATCH)
+    kept.begin("feature 2 from edge to trainer", {0: TensorSpec((BATCH, 2), torch.float32)})
+    kept.keep(0, torch.tensor([1, 4]), torch.ones(2, 2))
+    link_file = serialize(kept.copy().rows)
     facts = {"placement": {"schema": "isthmus.placement/v1"}}
 
     def read_manifest(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
-        store.save(NAME, facts, stage_file)
+        store.save(NAME, facts, stage_file, Chain((), link_file))
         store.files.write(f"checkpoint-{NAME}.json", data)
         store.is_whole(NAME)
         store.prune()
-        return put_back(held, range(1, 3), states_in(store.load(NAME).data))
+        return put_back(held, range(1, 3), load_states(store, NAME, [1, 2, KEPT]))
 
     def read_state(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
         store.save(NAME, facts, data)
         return put_back(held, range(1, 3), states_in(store.load(NAME).data))
 
+    def read_link(folder: Path, data: bytes) -> object:
+        store = CheckpointStore(LocalFiles(folder), 1)
+        store.save(NAME, facts, stage_file, Chain((), data))
+        return KeptFeatures(BATCH).put_back(load_states(store, NAME, [KEPT]).get(KEPT, {}))
+
     def read_block(_folder: Path, data: bytes) -> object:
         return block_state.check(block, recipe.optimizer, block_state.from_file(block, recipe.optimizer, data))
 
     manifest = {"format": FORMAT, "lineage": NAME.lineage, "step": NAME.step, "facts": facts}
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}
+    manifest["links"] = described((Link.of(f"checkpoint-{NAME}.link.safetensors", link_file),))
     request = b64encode(open_request().SerializeToString()).decode()
     trainer_record = {"request": request, "subject": "ours"}
     table = json.loads(table_to_json(table_of("slow", costs_of(1, 4))))
@@ -244,6 +258,7 @@ def kinds() -> Mapping[str, Kind]:
         "trainer record": Kind(_sealed(trainer_record), _read_trainer_record),
         "checkpoint manifest": Kind(_sealed(manifest), read_manifest),
         "checkpoint state": Kind(_tensor_files(stage_file), read_state),
+        "checkpoint link": Kind(_tensor_files(link_file), read_link),
         "block state": Kind(_tensor_files(block_file), read_block),
         "images": Kind(damaged(IMAGES), _a_file("train-images-idx3-ubyte", _read_images)),
     }

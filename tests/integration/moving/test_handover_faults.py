@@ -32,7 +32,7 @@ KILLED = [
     ("far", f"{SESSION}.join", "admission"),
     ("far", f"{OFFERED}.fetch_blocks", "fetch"),
     ("far", f"{SESSION}.commit", "commit"),
-    ("far", "cloud_trainer.sessions.checkpointer:copy_state", "checkpoint"),
+    ("far", "cloud_trainer.sessions.blocks:copy_part", "checkpoint"),
     ("near", f"{OFFERED}.offer_blocks", "ticket"),
     ("near", f"{SERVICE}.download_block", "fetch"),
     ("near", f"{SERVICE}.close_session", "release"),

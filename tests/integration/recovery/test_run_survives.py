@@ -60,11 +60,12 @@ def saves(monkeypatch):
     """Let a test act before each attempt to save a checkpoint, by side, and count the saved ones."""
     save, saved, before = CheckpointStore.save, {"edge-agent": 0, "cloud-trainer": 0}, {}
 
-    def judged(store, name, facts, data):
+    def judged(store, *part):
         (side,) = (side for side in saved if f"/{side}/" in str(store.files))
         before.get(side, lambda: None)()
-        save(store, name, facts, data)
+        links = save(store, *part)
         saved[side] += 1
+        return links
 
     monkeypatch.setattr(CheckpointStore, "save", judged)
     return before, saved

@@ -8,12 +8,13 @@ from cloud_trainer.sessions.session_store import Quota, SessionStore
 from cloud_trainer.sessions.stored_record import SessionOpening
 from shared.checkpoint import CheckpointName, LocalFiles
 from shared.errors import StorageError
+from shared.training.held_state import CopiedPart
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 
 RUN, HERE, THERE = "e" * 32, "a" * 32, "b" * 32
 NAME = CheckpointName(0, 20)
 RECORD = SessionOpening(OpenSessionRequest(run_id=RUN), 1, "ours")
-STATE = {"2/weight": torch.ones(3), "3/weight": torch.full((3,), 2.0)}
+STATE = CopiedPart({"2/weight": torch.ones(3), "3/weight": torch.full((3,), 2.0)})
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import torch
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from cloud_trainer.sessions.stored_record import SessionOpening
 from shared.checkpoint import CheckpointName, FsspecFiles, LocalFiles, seal
+from shared.training.held_state import CopiedPart
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
 from tests.support.wire import open_request
 
@@ -148,7 +149,7 @@ async def test_checkpoints_of_one_subject_take_no_more_than_they_may(tmp_path):
     try:
         await store.keep_record(SESSION_ID, RECORD)
         await store.keep_record(other, SessionOpening(open_request(), 0, "theirs"))
-        state = {"0/weight": torch.zeros(1000)}
+        state = CopiedPart({"0/weight": torch.zeros(1000)})
         saved = [await store.save(SESSION_ID, CheckpointName(1, step), {}, state, ()) for step in (1, 2, 3)]
         assert saved == [True, True, False], "a third of 4,000 bytes would be too much"
         assert await store.names(SESSION_ID) == [(1, 2), (1, 1)], "what was there is whole"
@@ -184,7 +185,7 @@ async def test_only_sessions_that_cannot_resume_make_room_for_new_ones(tmp_path)
     try:
         for session in (useless, resumable):
             await store.keep_record(session, RECORD)
-        await store.save(resumable, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+        await store.save(resumable, CheckpointName(1, 1), {}, CopiedPart({"0/weight": torch.zeros(1)}), ())
         new = "c" * 32
         assert not await store.reserve_room(new, "ours", {useless}.__contains__), "what is in memory may become useful"
         assert await store.reserve_room(new, "ours", lambda _: False)
@@ -234,7 +235,7 @@ async def test_checkpoints_that_are_written_at_one_time_take_no_more_than_a_subj
         SessionStore(LocalFiles(tmp_path), 3, Quota(100, 10_000)),
         [f"{number:032x}" for number in range(5)],
     )
-    state = {"0/weight": torch.zeros(1000)}
+    state = CopiedPart({"0/weight": torch.zeros(1000)})
     try:
         for session in sessions:
             await store.keep_record(session, SessionOpening(OpenSessionRequest(), 0, "ours"))
@@ -246,7 +247,7 @@ async def test_checkpoints_that_are_written_at_one_time_take_no_more_than_a_subj
 
 async def test_the_checkpoint_that_is_replaced_counts_as_free_room(tmp_path):
     store = SessionStore(LocalFiles(tmp_path), 1, Quota(100, 12_000))
-    state = {"0/weight": torch.zeros(1000)}
+    state = CopiedPart({"0/weight": torch.zeros(1000)})
     try:
         await store.keep_record(SESSION_ID, RECORD)
         assert all([await store.save(SESSION_ID, CheckpointName(1, step), {}, state, ()) for step in range(5)])
@@ -260,7 +261,7 @@ async def test_the_checkpoint_that_is_replaced_counts_as_free_room(tmp_path):
 async def listed_after_a_checkpoint(store):
     """Save a checkpoint, and list the sessions that the subject has."""
     assert await store.fence(SESSION_ID, RECORD, 1)
-    assert await store.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+    assert await store.save(SESSION_ID, CheckpointName(1, 1), {}, CopiedPart({"0/weight": torch.zeros(1)}), ())
     return list(await store.listed(lambda subject: subject == "ours"))
 
 
@@ -293,7 +294,7 @@ async def test_a_session_that_is_opened_while_others_are_listed_stays_its_subjec
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(listing, opening)
-        assert await store.save(SESSION_ID, CheckpointName(1, 1), {}, {"0/weight": torch.zeros(1)}, ())
+        assert await store.save(SESSION_ID, CheckpointName(1, 1), {}, CopiedPart({"0/weight": torch.zeros(1)}), ())
         assert list(await store.listed(lambda subject: subject == "ours")) == [SESSION_ID]
     finally:
         go_on.set()
@@ -314,7 +315,7 @@ def nothing_is_live(_session_id):
     return False
 
 
-STATE = {"0/weight": torch.zeros(1)}
+STATE = CopiedPart({"0/weight": torch.zeros(1)})
 
 
 async def test_a_session_that_another_trainer_has_neither_makes_room_nor_takes_it(place):

@@ -52,7 +52,7 @@ def test_another_crossing_begins_with_nothing_and_the_same_goes_on():
 def test_a_state_brings_back_what_was_kept_and_only_that():
     kept = begun("feature 2 from edge to a/b")
     kept.keep(0, numbers(1, 3), torch.ones(2, 3))
-    state = deserialize(serialize(kept.state()), 4096)
+    state = deserialize(serialize(kept.copy().rows), 4096)
     kept.keep(0, numbers(3, 5), torch.zeros(2, 3))
     for one in (kept, KeptFeatures(6)):
         one.put_back(state)
@@ -78,5 +78,5 @@ def test_a_state_of_other_samples_is_refused_and_what_was_kept_stays(damage):
     kept = begun()
     kept.keep(0, numbers(1, 3), torch.ones(2, 3))
     with pytest.raises(StorageError, match="of 6 samples"):
-        kept.put_back(kept.state() | damage)
+        kept.put_back(kept.copy().rows | damage)
     assert kept.rows(0, torch.arange(6))[1].nonzero().view(-1).tolist() == [1, 3]
