@@ -2,7 +2,7 @@
 
 With `deployment.changes` both sides keep a feature of each sample. Between two checkpoints a part of them changes, in turn.
 Pause is the time of the copy, for which training waits; the files are written while it goes on. With 100 % each checkpoint has
-all features. The checkpoints of the other rows end with one that folds the chain.
+all features. The checkpoints of the other rows end with one that folds them.
 """
 
 import tempfile
@@ -37,7 +37,7 @@ class Taken:
     percent: int
     """Part of the features that had changed, of a hundred."""
     has_all: bool
-    """True if it writes all features, and shares no link with the one before it."""
+    """True if it writes all features, and shares no increment with the one before it."""
     pause_seconds: float
     write_seconds: float
     written_bytes: int
@@ -54,7 +54,7 @@ def taken(percent: int, samples: int, row_bytes: int, folder: Path) -> Iterator[
         _change(kept, [(number * changed + row) % samples for row in range(changed)])
         number += 1
         pause, writing, files = _checkpoint(kept, store, number)
-        ended = not files.chain.links
+        ended = not files.increments.earlier
         yield Taken(percent, ended, pause, writing, files.bytes)
 
 
@@ -95,14 +95,14 @@ def _table(results: Sequence[Taken]) -> Table:
     )
     for percent in PERCENTS:
         some = [one for one in results if one.percent == percent]
-        links, whole = [one for one in some if not one.has_all], [one for one in some if one.has_all]
+        increments, whole = [one for one in some if not one.has_all], [one for one in some if one.has_all]
         table.add_row(
             f"{percent}",
             f"{len(some)}",
             _middle([1e3 * one.pause_seconds for one in some], 1),
             f"{max(1e3 * one.pause_seconds for one in some):.1f}",
-            _middle([one.written_bytes / 1e6 for one in links], 2),
-            _middle([one.write_seconds for one in links], 3),
+            _middle([one.written_bytes / 1e6 for one in increments], 2),
+            _middle([one.write_seconds for one in increments], 3),
             _middle([one.written_bytes / 1e6 for one in whole], 2),
             _middle([one.write_seconds for one in whole], 2),
             f"{mean(one.written_bytes / 1e6 for one in some):.2f}",

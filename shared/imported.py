@@ -11,7 +11,7 @@ _noted: dict[Path, tuple[int, int]] = {}
 """Time in nanoseconds and size of each file when it was imported."""
 
 
-class Changed(NamedTuple):
+class ChangedFile(NamedTuple):
     """A file that is another one than was imported."""
 
     file: Path
@@ -41,11 +41,13 @@ def noting(module: str) -> Iterator[None]:
                 _noted[Path(file)] = state
 
 
-def changed() -> list[Changed]:
+def changed() -> list[ChangedFile]:
     """List the files that have changed since they were imported; those that are gone are in nobody's way."""
     states = [(file, then, _state(file)) for file, then in _noted.items()]
     return [
-        Changed(file, _time(then[0]), _time(now[0])) for file, then, now in states if now is not None and now != then
+        ChangedFile(file, _time(then[0]), _time(now[0]))
+        for file, then, now in states
+        if now is not None and now != then
     ]
 
 

@@ -204,7 +204,7 @@ class SessionStore:
             await self._write(
                 session_id,
                 folder,
-                lambda: checkpoints.bytes_after(name, part.bytes, pinned, part.chain.links),
+                lambda: checkpoints.bytes_after(name, part.bytes, pinned, part.increments.earlier),
                 write,
             )
         except StorageError as failure:

@@ -3,10 +3,10 @@
 Knows nothing of models or gRPC.
 """
 
-from shared.checkpoint.chain import MAX_LINKS, Chain, Link
 from shared.checkpoint.documents import seal, unseal
 from shared.checkpoint.files import LocalFiles, open_files
 from shared.checkpoint.folders import HELD_SECONDS, Files, Held
+from shared.checkpoint.increments import MAX_INCREMENTS, Increment, Increments
 from shared.checkpoint.object_store import FsspecFiles
 from shared.checkpoint.session_folder import SessionFolder
 from shared.checkpoint.store import (
@@ -19,9 +19,8 @@ from shared.checkpoint.store import (
 
 __all__ = [
     "HELD_SECONDS",
-    "MAX_LINKS",
+    "MAX_INCREMENTS",
     "MAX_NAMED",
-    "Chain",
     "Checkpoint",
     "CheckpointName",
     "CheckpointStore",
@@ -29,7 +28,8 @@ __all__ = [
     "Files",
     "FsspecFiles",
     "Held",
-    "Link",
+    "Increment",
+    "Increments",
     "LocalFiles",
     "SessionFolder",
     "open_files",

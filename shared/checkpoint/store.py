@@ -3,8 +3,8 @@
 Of a checkpoint a side has its own part, and the replicas that it keeps of single blocks of other parts. Each is two files:
 `checkpoint-LINEAGE-STEP.safetensors`, or `checkpoint-LINEAGE-STEP.block-BLOCK.safetensors` for a replica, and beside it
 its manifest, `.json`, which is written after it. The manifest holds the length and checksum of the first file, the
-owner's facts, and a checksum of its own. A part may also have links (`chain`),
-`checkpoint-LINEAGE-STEP.link.safetensors`, each written before the first manifest that lists it and removed with the last one.
+owner's facts, and a checksum of its own. A part may also have `increments`,
+`checkpoint-LINEAGE-STEP.increment.safetensors`, each written before the first manifest that lists it and removed with the last.
 Knows nothing of the meaning of the bytes.
 """
 
@@ -17,9 +17,17 @@ from typing import Any, NamedTuple
 import structlog
 import xxhash
 
-from shared.checkpoint.chain import NO_CHAIN, Chain, Link, described, is_link, link_file, links_in
 from shared.checkpoint.documents import seal, unseal
 from shared.checkpoint.folders import Files
+from shared.checkpoint.increments import (
+    NO_INCREMENTS,
+    Increment,
+    Increments,
+    described,
+    increment_file,
+    increments_in,
+    is_increment,
+)
 from shared.errors import StorageError
 
 _log = structlog.get_logger(__name__)
@@ -66,43 +74,45 @@ class CheckpointStore:
         self._warned_of: set[CheckpointName] = set()
 
     def save(
-        self, name: CheckpointName, facts: dict[str, Any], data: bytes, chain: Chain = NO_CHAIN
-    ) -> tuple[Link, ...]:
-        """Write this side's part, and return all its links.
+        self, name: CheckpointName, facts: dict[str, Any], data: bytes, increments: Increments = NO_INCREMENTS
+    ) -> tuple[Increment, ...]:
+        """Write this side's part, and return all its increments.
 
         Raises StorageError; then there is no part of that name, or a whole one.
         """
-        return self._save(_StoredFile(name), facts, data, chain)
+        return self._save(_StoredFile(name), facts, data, increments)
 
     def save_replica(self, name: CheckpointName, block: int, data: bytes | memoryview) -> None:
         """Write a block of another side's part. Raises StorageError; then it is not here, or whole."""
-        self._save(_StoredFile(name, block), {}, data, NO_CHAIN)
+        self._save(_StoredFile(name, block), {}, data, NO_INCREMENTS)
 
     def _save(
-        self, file: "_StoredFile", facts: dict[str, Any], data: bytes | memoryview, chain: Chain
-    ) -> tuple[Link, ...]:
-        links = (*chain.links, Link.of(file.link, chain.more)) if chain.more else chain.links
+        self, file: "_StoredFile", facts: dict[str, Any], data: bytes | memoryview, increments: Increments
+    ) -> tuple[Increment, ...]:
+        listed = increments.earlier
+        if increments.more:
+            listed = (*listed, Increment.of(file.increment, increments.more))
         manifest = {
             "format": FORMAT,
             **file.identity,
             "bytes": len(data),
             "xxh3_128": xxhash.xxh3_128_hexdigest(data),
-            "links": described(links),
+            "increments": described(listed),
             "facts": facts,
         }
         self.files.remove(file.manifest)  # or an old manifest would stand beside new bytes for a moment
         try:
-            if chain.more:
-                self.files.write(file.link, chain.more)
+            if increments.more:
+                self.files.write(file.increment, increments.more)
             self.files.write(file.data, data)
             self.files.write(file.manifest, seal(manifest))
         except StorageError:
             with suppress(StorageError):  # a full disk wants its room back
                 self.files.remove(file.data)
-                if chain.more:
-                    self.files.remove(file.link)
+                if increments.more:
+                    self.files.remove(file.increment)
             raise
-        return links
+        return listed
 
     def names(self) -> list[CheckpointName]:
         """The checkpoints of which this side's part has a manifest, the newest first. They may be damaged."""
@@ -127,20 +137,22 @@ class CheckpointStore:
         """Read the facts of this side's part, and not its data. Raises DamagedCheckpointError, StorageError."""
         return self._manifest(_StoredFile(name)).facts
 
-    def load_links(self, name: CheckpointName) -> Iterator[bytes]:
-        """Read the links of this side's part, as `read_links` does."""
-        yield from self.read_links(self._manifest(_StoredFile(name)).links)
+    def load_increments(self, name: CheckpointName) -> Iterator[bytes]:
+        """Read the increments of this side's part, as `read_increments` does."""
+        yield from self.read_increments(self._manifest(_StoredFile(name)).increments)
 
-    def read_links(self, links: Sequence[Link]) -> Iterator[bytes]:
-        """Read links, the newest first, and verify each before it is yielded.
+    def read_increments(self, increments: Sequence[Increment]) -> Iterator[bytes]:
+        """Read increments, the newest first, and verify each before it is yielded.
 
-        Raises DamagedCheckpointError, before any memory is taken for a link of another length, and StorageError.
+        Raises DamagedCheckpointError, before any memory is taken for an increment of another length, and StorageError.
         """
         sizes = self.files.sizes()
-        for link in reversed(links):
-            data = self.files.read(link.file) if sizes.get(link.file) == link.size_bytes else None
-            if data is None or not link.is_of(data):
-                raise DamagedCheckpointError(f"{link.file}, a link of checkpoints, is missing, or not what was written")
+        for increment in reversed(increments):
+            data = self.files.read(increment.file) if sizes.get(increment.file) == increment.size_bytes else None
+            if data is None or not increment.is_of(data):
+                raise DamagedCheckpointError(
+                    f"{increment.file}, an increment of checkpoints, is missing, or not what was written"
+                )
             yield data
 
     def load_replica(self, name: CheckpointName, block: int) -> Checkpoint:
@@ -163,7 +175,7 @@ class CheckpointStore:
         """Tell whether this side's part can be loaded; where it cannot, a warning says why, once."""
         try:
             self.load(name)
-            for _link in self.load_links(name):
+            for _increment in self.load_increments(name):
                 pass
         except StorageError as failure:
             if name in self._warned_of:
@@ -174,26 +186,30 @@ class CheckpointStore:
         return True
 
     def remove(self, name: CheckpointName) -> None:
-        """Remove a checkpoint with its replicas, if it is there. Its links stay until `prune`. Raises StorageError."""
+        """Remove a checkpoint with its replicas, if it is there. Its increments stay until `prune`. Raises StorageError."""
         for file in {_StoredFile(name), *(file for file in self._listed() if file.name == name)}:
             self.files.remove(file.manifest)
             self.files.remove(file.data)
 
     def bytes_after(
-        self, name: CheckpointName, data_bytes: int, pinned: Collection[CheckpointName], links: Iterable[Link] = ()
+        self,
+        name: CheckpointName,
+        data_bytes: int,
+        pinned: Collection[CheckpointName],
+        increments: Iterable[Increment] = (),
     ) -> int:
         """The bytes that the whole folder will hold once a part is saved and older ones are pruned.
 
-        data_bytes: of the part, with its own link. links: those that it shares with earlier parts. The new part's manifest is
-        not counted. Raises StorageError.
+        data_bytes: of the part, with its own increment. increments: those that it shares with earlier parts. The new
+        manifest is not counted. Raises StorageError.
         """
         sizes, listed = self.files.sizes(), self._listed()
         retained = self._retained({name, *(file.name for file in listed)}, pinned)
         for gone in (_StoredFile(name), *(file for file in listed if file.name not in retained)):
             sizes.pop(gone.manifest, None)
             sizes.pop(gone.data, None)
-        needed = {link.file for link in links} | self._linked(retained.difference({name}))
-        return data_bytes + sum(size for file, size in sizes.items() if file in needed or not is_link(file))
+        needed = {increment.file for increment in increments} | self._increments_of(retained.difference({name}))
+        return data_bytes + sum(size for file, size in sizes.items() if file in needed or not is_increment(file))
 
     def bytes_with_replica(self, name: CheckpointName, block: int, data_bytes: int) -> int:
         """The same once a replica of `data_bytes` is saved, which prunes nothing. Raises StorageError."""
@@ -207,17 +223,17 @@ class CheckpointStore:
         retained = self._retained({file.name for file in listed}, pinned)
         for name in {file.name for file in listed} - retained:
             self.remove(name)
-        files = {file.data for file in self._listed()} | self._linked(self.names())
+        files = {file.data for file in self._listed()} | self._increments_of(self.names())
         for found in self.files.names():
             if found.startswith("checkpoint-") and found.endswith(".safetensors") and found not in files:
                 self.files.remove(found)
 
-    def _linked(self, names: Iterable[CheckpointName]) -> set[str]:
-        """List the links of parts. One that is damaged or not here has none."""
+    def _increments_of(self, names: Iterable[CheckpointName]) -> set[str]:
+        """List the increments of parts. One that is damaged or not here has none."""
         found: set[str] = set()
         for name in names:
             with suppress(DamagedCheckpointError):
-                found.update(link.file for link in self._manifest(_StoredFile(name)).links)
+                found.update(increment.file for increment in self._manifest(_StoredFile(name)).increments)
         return found
 
     def _retained(self, names: Iterable[CheckpointName], pinned: Collection[CheckpointName]) -> set[CheckpointName]:
@@ -245,9 +261,9 @@ class _StoredFile(NamedTuple):
         return f"{self._stem}.safetensors"
 
     @property
-    def link(self) -> str:
-        """The name of the link that is written with it."""
-        return link_file(self._stem)
+    def increment(self) -> str:
+        """The name of the increment that is written with it."""
+        return increment_file(self._stem)
 
     @property
     def manifest(self) -> str:
@@ -274,7 +290,7 @@ class _Manifest(NamedTuple):
     facts: dict[str, Any]
     bytes: Any
     xxh3_128: Any
-    links: tuple[Link, ...]
+    increments: tuple[Increment, ...]
 
 
 def _read_manifest(sealed: bytes | None, file: _StoredFile) -> _Manifest:
@@ -288,7 +304,7 @@ def _read_manifest(sealed: bytes | None, file: _StoredFile) -> _Manifest:
         or {key: manifest.get(key) for key in ("lineage", "step", "block") if key in manifest} != file.identity
         or not {"bytes", "xxh3_128"} <= manifest.keys()
         or not isinstance(manifest.get("facts"), dict)
-        or (links := links_in(manifest.get("links"))) is None
+        or (increments := increments_in(manifest.get("increments"))) is None
     ):
         raise DamagedCheckpointError(f"{file}: its manifest is not what was written")
-    return _Manifest(manifest["facts"], manifest["bytes"], manifest["xxh3_128"], links)
+    return _Manifest(manifest["facts"], manifest["bytes"], manifest["xxh3_128"], increments)

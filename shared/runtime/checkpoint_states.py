@@ -1,14 +1,14 @@
 """States of a checkpoint's blocks on a worker's disk: from its own part, or from the replicas that it keeps of other parts.
 
 Where it has both, the replica counts: that is the state at the block's owner, and a part may hold a shared block without it.
-The features that a worker keeps are the links of its own part.
+The features that a worker keeps are the increments of its own part.
 """
 
 import itertools
 from collections.abc import Collection
 from typing import Any
 
-from shared.checkpoint import Chain, CheckpointName, CheckpointStore
+from shared.checkpoint import CheckpointName, CheckpointStore, Increments
 from shared.errors import ProtocolError, StorageError
 from shared.training import state_file
 from shared.training.block_state import BlockTensors
@@ -22,36 +22,36 @@ class PartFiles:
     def __init__(self, copied: CopiedPart, store: CheckpointStore) -> None:
         """Made where it takes no step's time. store: has the former parts.
 
-        Raises StorageError where their links are needed and damaged.
+        Raises StorageError where their increments are needed and damaged.
         """
         self._features = copied.features
         self._data = state_file.serialize(copied.blocks)
-        self.chain = Chain() if copied.features is None else _chain(copied.features, store)
-        """The links of the features that are kept."""
+        self.increments = Increments() if copied.features is None else _increments_of(copied.features, store)
+        """The increments of the features that are kept."""
 
     @property
     def bytes(self) -> int:
         """Count the bytes that are to be written."""
-        return len(self._data) + len(self.chain.more)
+        return len(self._data) + len(self.increments.more)
 
     def save(self, store: CheckpointStore, name: CheckpointName, facts: dict[str, Any]) -> None:
-        """Write them; the next part shares their links. Raises StorageError as `CheckpointStore.save` does."""
-        links = store.save(name, facts, self._data, self.chain)
+        """Write them; the next part shares their increments. Raises StorageError as `CheckpointStore.save` does."""
+        increments = store.save(name, facts, self._data, self.increments)
         if self._features is not None:
-            self._features.written(links)
+            self._features.written(increments)
 
 
-def _chain(features: CopiedFeatures, store: CheckpointStore) -> Chain:
-    """Make the next link of features, or the first one again. Raises StorageError; then the next checkpoint has all."""
-    links, rows = features.links, features.rows
+def _increments_of(features: CopiedFeatures, store: CheckpointStore) -> Increments:
+    """Make the next increment of features, or the first one again. Raises StorageError; then the next checkpoint has all."""
+    increments, rows = features.increments, features.rows
     if features.is_one_too_many:
         try:
-            rows = folded(itertools.chain([rows], map(_link_in, store.read_links(links))))
+            rows = folded(itertools.chain([rows], map(_increment_in, store.read_increments(increments))))
         except StorageError:
             features.lost()
             raise
-        links = ()
-    return Chain(links, state_file.serialize(rows) if rows else b"")
+        increments = ()
+    return Increments(increments, state_file.serialize(rows) if rows else b"")
 
 
 def load_states(store: CheckpointStore, name: CheckpointName, blocks: Collection[int]) -> dict[int, BlockTensors]:
@@ -68,7 +68,7 @@ def load_states(store: CheckpointStore, name: CheckpointName, blocks: Collection
     if replicas.keys() >= needed and (KEPT not in blocks or name not in store.names()):
         return replicas
     states = states_in(store.load(name).data) | replicas
-    if KEPT in blocks and (features := folded(map(_link_in, store.load_links(name)))):
+    if KEPT in blocks and (features := folded(map(_increment_in, store.load_increments(name)))):
         states[KEPT] = features
     if missing := sorted(needed - states.keys()):
         raise StorageError(f"checkpoint {name}: blocks {missing} are not in it here")
@@ -85,8 +85,8 @@ def _tensors_in(data: bytes) -> BlockTensors:
     return state_file.deserialize(data, len(data))
 
 
-def _link_in(data: bytes) -> BlockTensors:
+def _increment_in(data: bytes) -> BlockTensors:
     try:
         return state_file.deserialize(data, len(data))
     except ProtocolError as cause:
-        raise StorageError(f"a link of a checkpoint is no safetensors file: {cause}") from cause
+        raise StorageError(f"an increment of a checkpoint is no safetensors file: {cause}") from cause

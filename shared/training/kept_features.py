@@ -61,12 +61,12 @@ class KeptFeatures:
 
     def copy(self) -> CopiedFeatures:
         """Copy what has changed since the last copy that was written."""
-        since, links = self._written.last
+        since, increments = self._written.last
         changed, whole = self._bytes(since), self._bytes(0)
         if changed == whole > 0:
-            links = ()
+            increments = ()
         rows = self._rows(since) if changed else {}
-        copied = CopiedFeatures(rows, links, changed, whole, self._next_copy, self._written)
+        copied = CopiedFeatures(rows, increments, changed, whole, self._next_copy, self._written)
         self._next_copy += 1
         return copied
 
@@ -88,7 +88,7 @@ class KeptFeatures:
     def put_back(self, state: Mapping[str, Tensor]) -> None:
         """Keep these features, as `folded` returns them, and nothing else; the next copy has all.
 
-        Raises StorageError for tensors that no chain of this data set has.
+        Raises StorageError for tensors that no increments of this data set have.
         """
         crossing, values, kept_before = "", {}, {}
         try:

@@ -35,8 +35,8 @@ from edge_agent.profiling.profile_parts import PartFile
 from edge_agent.profiling.workers.measured_parts import WorkerMeasurements
 from edge_agent.sessions.stored_session import stored_sessions
 from isthmus import EdgeConfig
-from shared.checkpoint import Chain, CheckpointName, CheckpointStore, Link, LocalFiles, seal
-from shared.checkpoint.chain import described
+from shared.checkpoint import CheckpointName, CheckpointStore, Increment, Increments, LocalFiles, seal
+from shared.checkpoint.increments import described
 from shared.checkpoint.store import FORMAT
 from shared.config import load_config
 from shared.errors import IsthmusError, StorageError
@@ -205,12 +205,12 @@ def kinds() -> Mapping[str, Kind]:
     kept = KeptFeatures(BATCH)
     kept.begin("feature 2 from edge to trainer", {0: TensorSpec((BATCH, 2), torch.float32)})
     kept.keep(0, torch.tensor([1, 4]), torch.ones(2, 2))
-    link_file = serialize(kept.copy().rows)
+    increment_file = serialize(kept.copy().rows)
     facts = {"placement": {"schema": "isthmus.placement/v1"}}
 
     def read_manifest(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
-        store.save(NAME, facts, stage_file, Chain((), link_file))
+        store.save(NAME, facts, stage_file, Increments((), increment_file))
         store.files.write(f"checkpoint-{NAME}.json", data)
         store.is_whole(NAME)
         store.prune()
@@ -221,9 +221,9 @@ def kinds() -> Mapping[str, Kind]:
         store.save(NAME, facts, data)
         return put_back(held, range(1, 3), states_in(store.load(NAME).data))
 
-    def read_link(folder: Path, data: bytes) -> object:
+    def read_increment(folder: Path, data: bytes) -> object:
         store = CheckpointStore(LocalFiles(folder), 1)
-        store.save(NAME, facts, stage_file, Chain((), data))
+        store.save(NAME, facts, stage_file, Increments((), data))
         return KeptFeatures(BATCH).put_back(load_states(store, NAME, [KEPT]).get(KEPT, {}))
 
     def read_block(_folder: Path, data: bytes) -> object:
@@ -231,7 +231,7 @@ def kinds() -> Mapping[str, Kind]:
 
     manifest = {"format": FORMAT, "lineage": NAME.lineage, "step": NAME.step, "facts": facts}
     manifest |= {"bytes": len(stage_file), "xxh3_128": xxhash.xxh3_128_hexdigest(stage_file)}
-    manifest["links"] = described((Link.of(f"checkpoint-{NAME}.link.safetensors", link_file),))
+    manifest["increments"] = described((Increment.of(f"checkpoint-{NAME}.increment.safetensors", increment_file),))
     request = b64encode(open_request().SerializeToString()).decode()
     trainer_record = {"request": request, "subject": "ours"}
     table = json.loads(table_to_json(table_of("slow", costs_of(1, 4))))
@@ -258,7 +258,7 @@ def kinds() -> Mapping[str, Kind]:
         "trainer record": Kind(_sealed(trainer_record), _read_trainer_record),
         "checkpoint manifest": Kind(_sealed(manifest), read_manifest),
         "checkpoint state": Kind(_tensor_files(stage_file), read_state),
-        "checkpoint link": Kind(_tensor_files(link_file), read_link),
+        "checkpoint increment": Kind(_tensor_files(increment_file), read_increment),
         "block state": Kind(_tensor_files(block_file), read_block),
         "images": Kind(damaged(IMAGES), _a_file("train-images-idx3-ubyte", _read_images)),
     }

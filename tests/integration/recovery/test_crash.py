@@ -207,7 +207,7 @@ def test_features_of_which_changes_are_sent_come_back_with_a_checkpoint(pair, ki
     agent = pair.agent(*CHANGED)
     agent.until("checkpoint at every worker", at_least=60)  # in the second epoch, in which changes cross
     for name in ("edge", "trainer"):
-        assert len([*(pair.folder / name).rglob("*.link.safetensors")]) > 1, (
+        assert len([*(pair.folder / name).rglob("*.increment.safetensors")]) > 1, (
             "each checkpoint has what changed before it"
         )
     if killed == "agent":

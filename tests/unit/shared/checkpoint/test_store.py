@@ -79,7 +79,7 @@ def test_a_manifest_of_another_name_is_not_believed(tmp_path):
     assert whole_names(store) == []
 
 
-WHOLE = {"format": FORMAT, "lineage": 0, "step": 10, "bytes": 1, "xxh3_128": "", "links": [], "facts": {}}
+WHOLE = {"format": FORMAT, "lineage": 0, "step": 10, "bytes": 1, "xxh3_128": "", "increments": [], "facts": {}}
 SEALED = [seal({key: value for key, value in WHOLE.items() if key != missing}) for missing in WHOLE]
 
 

@@ -24,7 +24,7 @@ SAMPLES = 12
 SPECS = {0: TensorSpec((4, 500), torch.float32), 1: TensorSpec((4, 3), torch.bfloat16)}
 WHOLE = SAMPLES * (500 * 4 + 3 * 2)
 HEAD_BYTES, MOST_CALLS = 700, 14
-"""More than the head of a link takes, and than a checkpoint takes of the calls that may be its last."""
+"""More than the head of an increment takes, and than a checkpoint takes of the calls that may be its last."""
 
 
 class KilledError(BaseException):
@@ -141,8 +141,8 @@ def test_what_is_kept_outlives_any_order_of_steps_checkpoints_kills_and_returns(
             assert_same(contents(other), worker.expected[name])
     worker.checkpoint()
     assert all(map(worker.store.is_whole, worker.store.names()))
-    linked = {link for link in worker.store.files.names() if link.endswith(".link.safetensors")}
-    assert len(worker.store.files.names()) == 2 * len(worker.store.names()) + len(linked)
+    increments = {increment for increment in worker.store.files.names() if increment.endswith(".increment.safetensors")}
+    assert len(worker.store.files.names()) == 2 * len(worker.store.names()) + len(increments)
 
 
 def test_a_checkpoint_writes_what_has_changed_and_all_again_past_twice_the_whole(tmp_path):
@@ -152,35 +152,37 @@ def test_a_checkpoint_writes_what_has_changed_and_all_again_past_twice_the_whole
     for number in range(40):
         worker.train([number % SAMPLES, (number + 5) % SAMPLES])
         files = worker.checkpoint()
-        written.append(len(files.chain.more))
-        linked = sum(size for name, size in worker.store.files.sizes().items() if name.endswith(".link.safetensors"))
-        assert linked <= 2 * MOST_WHOLES * WHOLE, (
-            "of the chain in use, and of one before it that the last but one needs"
+        written.append(len(files.increments.more))
+        increments = sum(
+            size for name, size in worker.store.files.sizes().items() if name.endswith(".increment.safetensors")
         )
+        assert increments <= 2 * MOST_WHOLES * WHOLE, "of those in use, and of those before that the last but one needs"
     changed = WHOLE // 6
     assert all(size <= changed + HEAD_BYTES or size >= WHOLE for size in written)
     assert sum(size >= WHOLE for size in written) >= 1
 
 
-def test_a_checkpoint_without_its_link_is_not_whole_and_its_blocks_can_be_read(tmp_path):
+def test_a_checkpoint_without_its_increment_is_not_whole_and_its_blocks_can_be_read(tmp_path):
     worker = Worker(tmp_path, 2)
     worker.train([1])
     worker.checkpoint()
     (name,) = worker.store.names()
-    (link,) = tmp_path.glob("*.link.safetensors")
-    link.write_bytes(link.read_bytes()[:-1])
+    (increment,) = tmp_path.glob("*.increment.safetensors")
+    increment.write_bytes(increment.read_bytes()[:-1])
     assert not worker.store.is_whole(name)
     assert load_states(worker.store, name, [0]).keys() == {0}
-    with pytest.raises(StorageError, match=rf"{link.name}, a link of checkpoints, is missing, or not what was written"):
+    with pytest.raises(
+        StorageError, match=rf"{increment.name}, an increment of checkpoints, is missing, or not what was written"
+    ):
         load_states(worker.store, name, [0, KEPT])
 
 
-def test_a_link_that_is_damaged_when_a_chain_is_folded_costs_one_checkpoint(tmp_path):
+def test_an_increment_that_is_damaged_when_all_are_folded_costs_one_checkpoint(tmp_path):
     worker, failed = Worker(tmp_path, 2), 0
     worker.train(range(SAMPLES))
     worker.checkpoint()
-    (link,) = tmp_path.glob("*.link.safetensors")
-    link.unlink()
+    (increment,) = tmp_path.glob("*.increment.safetensors")
+    increment.unlink()
     for _ in range(SAMPLES + 4):
         worker.train([0])
         try:

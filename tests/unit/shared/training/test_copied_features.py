@@ -1,11 +1,11 @@
-"""A checkpoint copies what has changed since the one before it, and a chain has at most twice the bytes of what is kept."""
+"""A checkpoint copies what has changed since the one before it; all increments have at most twice the bytes of what is kept."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.checkpoint import MAX_LINKS, Link
+from shared.checkpoint import MAX_INCREMENTS, Increment
 from shared.errors import StorageError
 from shared.model.spec import TensorSpec
 from shared.training.copied_features import MOST_WHOLES, folded
@@ -16,33 +16,33 @@ SAMPLES, ROW_BYTES = 40, 3 * 4 + 4 * 2
 
 
 class Disk:
-    """A disk on which copies are written, and the bytes of features that each copy, and each link, took."""
+    """A disk on which copies are written, and the bytes of features that each copy, and each increment, took."""
 
     def __init__(self, kept):
-        self.kept, self.files, self.copied, self.took, self.links = kept, {}, [], [], ()
+        self.kept, self.files, self.copied, self.took, self.increments = kept, {}, [], [], ()
 
     def write(self, fails=False):
         copied = self.kept.copy()
         self.copied.append(feature_bytes(copied.rows))
         if fails:
             return
-        rows, links = copied.rows, copied.links
+        rows, increments = copied.rows, copied.increments
         if copied.is_one_too_many:
-            rows, links = folded([rows, *self.read(links)]), ()
+            rows, increments = folded([rows, *self.read(increments)]), ()
         self.took.append(feature_bytes(rows))
         if rows:
-            links += (Link(f"{len(self.files)}", self.took[-1], ""),)
-            self.files[links[-1].file] = rows
-        copied.written(links)
-        self.links = links
+            increments += (Increment(f"{len(self.files)}", self.took[-1], ""),)
+            self.files[increments[-1].file] = rows
+        copied.written(increments)
+        self.increments = increments
 
-    def read(self, links):
-        return [self.files[link.file] for link in reversed(links)]
+    def read(self, increments):
+        return [self.files[increment.file] for increment in reversed(increments)]
 
     def back(self):
-        """Return features as they are put back from the last chain."""
+        """Return features as they are put back from the last increments."""
         other = KeptFeatures(SAMPLES)
-        other.put_back(folded(self.read(self.links)))
+        other.put_back(folded(self.read(self.increments)))
         return other
 
 
@@ -78,7 +78,7 @@ def change(kept, samples, value):
         st.tuples(st.lists(st.integers(0, SAMPLES - 1), unique=True), st.booleans()), min_size=1, max_size=40
     )
 )
-def test_a_copy_has_what_changed_since_the_last_that_was_written_and_a_chain_at_most_twice_the_whole(epochs):
+def test_a_copy_has_what_changed_since_the_last_that_was_written_and_all_at_most_twice_the_whole(epochs):
     kept = begun()
     disk, unwritten = Disk(kept), set()
     for number, (samples, fails) in enumerate(epochs):
@@ -89,12 +89,12 @@ def test_a_copy_has_what_changed_since_the_last_that_was_written_and_a_chain_at_
         if not fails:
             whole = ROW_BYTES * int(kept.rows(0, torch.arange(SAMPLES))[1].sum())
             assert disk.took[-1] in (disk.copied[-1], whole)
-            assert sum(link.size_bytes for link in disk.links) <= MOST_WHOLES * whole
+            assert sum(increment.size_bytes for increment in disk.increments) <= MOST_WHOLES * whole
             assert_same(kept, disk.back())
             unwritten = set()
 
 
-def test_all_is_written_again_once_a_chain_would_have_more_than_twice_the_bytes():
+def test_all_is_written_again_once_increments_would_have_more_than_twice_the_bytes():
     kept = begun()
     disk = Disk(kept)
     change(kept, range(SAMPLES), 0.0)
@@ -107,18 +107,18 @@ def test_all_is_written_again_once_a_chain_would_have_more_than_twice_the_bytes(
     assert disk.copied == [whole, *[quarter] * 12]
     change(kept, range(SAMPLES), 1.0)
     disk.write()
-    assert len(disk.links) == 1, "one that has all needs no others"
+    assert len(disk.increments) == 1, "one that has all needs no others"
 
 
-def test_a_chain_has_no_more_links_than_a_manifest_may_list():
+def test_a_checkpoint_has_no_more_increments_than_a_manifest_may_list():
     kept = begun()
     disk = Disk(kept)
     change(kept, range(SAMPLES), 0.0)
     disk.write()
-    for number in range(MAX_LINKS + 5):
+    for number in range(MAX_INCREMENTS + 5):
         kept.keep(2, torch.tensor([3]), torch.full((1, 2, 2), float(number), dtype=torch.bfloat16))
         disk.write()
-        assert len(disk.links) <= MAX_LINKS
+        assert len(disk.increments) <= MAX_INCREMENTS
     assert disk.took[0] in disk.took[1:]
 
 
@@ -128,17 +128,17 @@ def test_nothing_is_written_where_nothing_has_changed_and_all_after_a_return():
     disk.write()
     change(kept, [1, 2], 1.0)
     disk.write()
-    links = disk.links
+    increments = disk.increments
     disk.write()
-    assert (disk.took, disk.links) == ([0, 2 * ROW_BYTES, 0], links)
+    assert (disk.took, disk.increments) == ([0, 2 * ROW_BYTES, 0], increments)
     late = kept.copy()
-    kept.put_back(folded(disk.read(links)))
-    late.written(links)
+    kept.put_back(folded(disk.read(increments)))
+    late.written(increments)
     disk.write()
     assert disk.took[-1] == 2 * ROW_BYTES, "a copy from before the return is none to go on from"
 
 
-def test_all_is_copied_once_links_are_lost():
+def test_all_is_copied_once_increments_are_lost():
     kept = begun()
     disk = Disk(kept)
     change(kept, range(SAMPLES), 0.0)
@@ -159,6 +159,6 @@ def test_all_is_copied_once_links_are_lost():
         {"one/0/numbers": torch.tensor(1), "one/0/features": torch.tensor(1.0)},
     ],
 )
-def test_links_that_do_not_fit_each_other_are_refused(damage):
-    with pytest.raises(StorageError, match="no chain"):
+def test_increments_that_do_not_fit_each_other_are_refused(damage):
+    with pytest.raises(StorageError, match="do not fit each other"):
         folded([damage, {"one/0/numbers": torch.tensor([1, 2]), "one/0/features": torch.ones(2, 3)}])
