@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 _MADE_UP_SAMPLES = 8
@@ -72,3 +73,8 @@ def normalised(outputs: int = 10) -> nn.Module:
 def no_loss(_output: Tensor, _labels: Tensor) -> Tensor:
     """A loss that cannot be computed."""
     raise RuntimeError("the loss is not\nwritten yet")
+
+
+def own_cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
+    """A loss of a user's own, of which nobody else knows that labels are classes: it fails where a sample has another one."""
+    return F.cross_entropy(output, labels)
