@@ -57,8 +57,9 @@ def is_ours(cause: BaseException) -> bool:
 
 
 def described(cause: BaseException) -> str:
-    """An exception in words: its type and what it says."""
-    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+    """An exception in words, on one line: its type and what it says."""
+    told = " ".join(str(cause).split())
+    return f"{type(cause).__name__}: {told}" if told else type(cause).__name__
 
 
 def root_cause(failure: BaseException) -> BaseException:

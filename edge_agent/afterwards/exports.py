@@ -16,7 +16,7 @@ from edge_agent.afterwards.trained import outputs_of, samples_of
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError, DifferentError, ModelError
 from shared.files.whole_file import write_whole
-from shared.foreign import described, foreign_code
+from shared.foreign import foreign_code
 from shared.model.features import Features
 from shared.model.inputs import Inputs, features_of_inputs, with_length
 
@@ -171,4 +171,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _sentence(cause: BaseException) -> str:
-    return next((line.strip() for line in described(cause).splitlines() if line.strip()), "")[:300]
+    first = next((line for line in str(cause).splitlines() if line.strip()), "")  # exporters tell pages
+    return f"{type(cause).__name__}: {first.strip()}"[:300]

@@ -19,7 +19,7 @@ from shared.model.random_state import derive_seed
 
 Chosen = Tensor | tuple[Tensor, ...]
 """Samples of an epoch, int64 [N]; or those of each of its batches."""
-_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_WHOLE = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8}
 
 
 class SampleOrder:
@@ -102,12 +102,13 @@ class SampleOrder:
             raise DataError(f"{self._key} gives a value {kind_of(made)}; it must be numbers of samples") from error
         if indices.dim() != 1 or (len(indices) and indices.dtype not in _WHOLE):
             raise DataError(f"{self._key} gives {layout_of(indices)}; it must be numbers of samples")
+        indices = indices.long()
         outside = indices[(indices < 0) | (indices >= self._samples)]
         if len(outside):
             raise DataError(
                 f"{self._key} names sample {int(outside[0])} in epoch {epoch}; data.train has samples 0 to {self._samples - 1}"
             )
-        return indices.long()
+        return indices
 
 
 def load_order(

@@ -319,4 +319,4 @@ def _refuse_block(block: Block, failure: BaseException | None) -> NoReturn:
 
 
 def _failed(failure: BaseException | None) -> str:
-    return "fails" if failure is None else f"fails with {' '.join(described(failure).split())[:200]}"
+    return "fails" if failure is None else f"fails with {described(failure)[:200]}"

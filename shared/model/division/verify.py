@@ -246,7 +246,7 @@ def _failure(what: str, block: nn.Module, all_entered: FeatureSpecs, cause: Base
             f"; its embeddings have {' or '.join(map(str, rows))} rows: let the dataset's numbers be smaller, or the embedding "
             "larger"
         )
-    return ModelError(f"{what} on an input of shape {entered.shape}: {' '.join(described(cause).split())}{advice}")
+    return ModelError(f"{what} on an input of shape {entered.shape}: {described(cause)}{advice}")
 
 
 def _named(dtype: torch.dtype) -> str:

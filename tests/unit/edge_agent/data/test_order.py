@@ -6,6 +6,7 @@ import sys
 from itertools import chain
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import WeightedRandomSampler
@@ -52,6 +53,20 @@ def test_an_epoch_has_the_samples_that_the_sampler_names(loader):
     assert labels(made.iterate(0, 9)) == [epoch[begin : begin + 4] for epoch in whole for begin in (0, 4, 8)]
     assert labels(made.iterate(5, 7)) == labels(made.iterate(0, 9))[5:7]
     assert loader("sampler", backwards).steps_per_epoch == 2
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_the_numbers_of_samples_may_have_any_whole_type(loader, kind):
+    made = loader("sampler", lambda *_: np.arange(COUNT, dtype=kind))
+    assert labels(made.iterate(0, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_what_a_function_says_in_several_lines_comes_on_one(loader):
+    def fail(*_):
+        raise ValueError("no order\n  for this epoch")
+
+    with pytest.raises(DataError, match="failed with ValueError: no order for this epoch"):
+        loader("sampler", fail)
 
 
 def test_weights_draw_as_torchs_sampler_does(loader):
