@@ -40,6 +40,11 @@ def member_of_two(rank, near, far, **chosen):
     return edge_config(*member_flags(rank, **chosen), *trainers_at(near=near.address, far=far.address))
 
 
+def member_of(trainers, rank, **chosen):
+    """Return the configuration of a member with these trainers, one or two."""
+    return (member if len(trainers) == 1 else member_of_two)(rank, *trainers, **chosen)
+
+
 async def trained(configs):
     """Train all members at once, and return the state of each."""
     results = await asyncio.gather(*(run_training(config) for config in configs))

@@ -12,7 +12,7 @@ from isthmus import run_training
 from shared import slicing
 from shared.errors import ConfigError, ExitCode, RefusedError
 from tests.integration.recovery.test_group_joining import NEWCOMER, Joined
-from tests.support.group_flags import ACCEPTING, SHARD, group_of, member, member_flags, member_of_two
+from tests.support.group_flags import ACCEPTING, SHARD, group_of, member, member_flags, member_of, member_of_two
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import edge_config, running_trainer
@@ -56,10 +56,7 @@ async def test_three_members_end_where_one_loop_does_in_which_any_of_them_ends_i
     monkeypatch.setattr(slicing, "SLICE_BYTES", 2048)
     async with running_trainer(*group_of(3)) as near, running_trainer(*group_of(3)) as far:
         more = [chosen(rank, ends, SHARD) for rank, ends in enumerate((PATIENT, ENDS, PATIENT))]
-        if trainers == 1:
-            configs = [member(rank, near, size=3, more=more[rank]) for rank in range(3)]
-        else:
-            configs = [member_of_two(rank, near, far, size=3, more=more[rank]) for rank in range(3)]
+        configs = [member_of((near, far)[:trainers], rank, size=3, more=more[rank]) for rank in range(3)]
         results = await asyncio.gather(*(run_training(config) for config in configs))
     expected = group_state(configs)
     (steps,) = {result.summary.steps for result in results}

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from isthmus import run_training
 from shared import slicing
-from tests.support.group_flags import SHARD, group_of, member, member_of_two
+from tests.support.group_flags import SHARD, group_of, member_of
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import running_trainer
@@ -38,10 +38,7 @@ async def test_all_members_have_that_of_one_loop(told, trainers, monkeypatch):
     if trainers == 2 and "deployment.cut=2" in more:
         pytest.skip("a cut needs one trainer")
     async with running_trainer(*group_of(2)) as near, running_trainer(*group_of(2)) as far:
-        if trainers == 1:
-            configs = [member(rank, near, size=2, more=more) for rank in range(2)]
-        else:
-            configs = [member_of_two(rank, near, far, size=2, more=more) for rank in range(2)]
+        configs = [member_of((near, far)[:trainers], rank, size=2, more=more) for rank in range(2)]
         results = await asyncio.gather(*(run_training(config) for config in configs))
     if more[2:] in ([], ["deployment.cut=2"], ["training.optimizer.clip_norm=0.1"]):
         averages = {}

@@ -18,7 +18,7 @@ from shared.transport.rpc.contract import Stub
 from shared.wire.isthmus.v1 import control_pb2 as pb
 from tests.support import told
 from tests.support.commands import command
-from tests.support.group_flags import ACCEPTING, SHARD, group_of, member, member_of_two
+from tests.support.group_flags import ACCEPTING, SHARD, group_of, member, member_of, member_of_two
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import Listening, running_trainer
@@ -77,10 +77,7 @@ async def test_three_members_end_where_one_of_them_is_asked_with_what_a_loop_of_
     also = ["training.ema={decay=0.9}", "training.keep_best={}", f"checkpoints.location={tmp_path}"]
     more = [[*evaluating(rank), *ENDLESS, *also, SHARD, *([asking()] if rank == 1 else [])] for rank in range(3)]
     async with running_trainer(*group_of(3)) as near, running_trainer(*group_of(3)) as far:
-        if trainers == 1:
-            configs = [member(rank, near, size=3, more=more[rank]) for rank in range(3)]
-        else:
-            configs = [member_of_two(rank, near, far, size=3, more=more[rank]) for rank in range(3)]
+        configs = [member_of((near, far)[:trainers], rank, size=3, more=more[rank]) for rank in range(3)]
         results = await asyncio.gather(*(run_training(config) for config in configs))
     steps = assert_ended_together(results)
     assert AFTER <= steps < 10000

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from edge_agent.training.history import read_history
 from isthmus import run_training
-from tests.support.group_flags import SHARD, group_of, member, member_of_two
+from tests.support.group_flags import SHARD, group_of, member_of
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import running_trainer
@@ -54,10 +54,7 @@ def weights_at(step, configs):
 async def test_each_member_has_those_of_its_own_best_evaluation(trainers, tmp_path):
     more = [[SHARD, *chosen(rank, tmp_path), "training.max_steps=30"] for rank in range(3)]
     async with running_trainer(*group_of(3)) as near, running_trainer(*group_of(3)) as far:
-        if trainers == 1:
-            configs = [member(rank, near, size=3, more=more[rank]) for rank in range(3)]
-        else:
-            configs = [member_of_two(rank, near, far, size=3, more=more[rank]) for rank in range(3)]
+        configs = [member_of((near, far)[:trainers], rank, size=3, more=more[rank]) for rank in range(3)]
         results = await asyncio.gather(*(run_training(config) for config in configs))
     bests = [best_step(result.history) for result in results]
     assert min(bests) < 30, "the weights of the last step come home anyway"

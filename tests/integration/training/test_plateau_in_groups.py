@@ -7,7 +7,7 @@ import pytest
 
 from isthmus import run_training
 from shared import slicing
-from tests.support.group_flags import SHARD, group_of, member, member_of_two
+from tests.support.group_flags import SHARD, group_of, member_of
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import running_trainer
@@ -33,10 +33,7 @@ async def test_three_members_end_with_the_weights_of_one_loop_at_the_lowest_rate
     """Members that may be unlike in their falls show one rate, with slices of blocks and with two trainers."""
     monkeypatch.setattr(slicing, "SLICE_BYTES", 2048)
     async with running_trainer(*group_of(3)) as near, running_trainer(*group_of(3)) as far:
-        if trainers == 1:
-            configs = [member(rank, near, size=3, more=chosen(rank)) for rank in range(3)]
-        else:
-            configs = [member_of_two(rank, near, far, size=3, more=chosen(rank)) for rank in range(3)]
+        configs = [member_of((near, far)[:trainers], rank, size=3, more=chosen(rank)) for rank in range(3)]
         results = await asyncio.gather(*(run_training(config) for config in configs))
     expected = group_state(configs)
     for result in results:
