@@ -43,7 +43,7 @@ def noting(module: str) -> Iterator[None]:
 
 def changed() -> list[ChangedFile]:
     """List the files that have changed since they were imported; those that are gone are in nobody's way."""
-    states = [(file, then, _state(file)) for file, then in _noted.items()]
+    states = [(file, then, _state(file)) for file, then in list(_noted.items())]  # others may open models meanwhile
     return [
         ChangedFile(file, _time(then[0]), _time(now[0]))
         for file, then, now in states
