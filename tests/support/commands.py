@@ -1,11 +1,13 @@
 """The commands as a user runs them, and how they must end when something is wrong."""
 
+import io
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 
 import typer
-from typer.testing import CliRunner
+from typer.main import get_command
 
 from tests.support import forked
 from tests.support.running import run_agent
@@ -58,8 +60,11 @@ def trainer_fails(code: int, *says: str, flags: Sequence[str]) -> None:
 
 
 def command(app: typer.Typer, *arguments: str) -> str:
-    """Run a command in this process and return its output; raises the error that it fails with."""
-    done = CliRunner().invoke(app, arguments, standalone_mode=False)
-    if done.exception is not None:
-        raise done.exception
-    return done.output
+    """Run a command in this process and return what it says; raises the error that it fails with.
+
+    What a run beside it logs meanwhile is in it too: `typer.testing.CliRunner` closes its files under such a run's feet.
+    """
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        get_command(app).main(arguments, standalone_mode=False)
+    return said.getvalue()
