@@ -1,10 +1,10 @@
 """The keys of callbacks and trackers: what is told of a run while it trains. A new tracker is its line here and its file."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from shared.config import FactoryName, OneOf, Section
+from shared.config import FactoryName, OneOf, ShortSection
 from shared.config.arguments import check_arguments
 
 TRACKERS = {
@@ -16,18 +16,13 @@ TRACKERS = {
 MOST_CALLBACKS = 16
 
 
-class CallbackConfig(Section):
+class CallbackConfig(ShortSection):
     """One callback. A name alone stands for one without arguments."""
 
     name: FactoryName
     """Function or class that makes it, as `package.module:name`."""
     kwargs: dict[str, JsonValue] = Field(default={})
     """Keyword arguments with which it is made."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_name_is_one(cls, values: Any) -> Any:
-        return {"name": values} if isinstance(values, str) else values
 
     @model_validator(mode="after")
     def _arguments_are_bounded(self) -> Self:

@@ -1,18 +1,20 @@
 """The keys of the data: what is trained and evaluated on, in which order, and how batches are made."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
 from edge_agent.reader_names import READERS
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
-from shared.config import FactoryName, Section
+from shared.config import FactoryName, Section, ShortSection
 
 DIGITS = "edge_agent.data:digits"
 """Factory of the built-in data set."""
 
 
-class DatasetConfig(Section):
+class DatasetConfig(ShortSection):
+    short_key: ClassVar[str] = "factory"
+
     factory: FactoryName
     """Factory of the dataset: it returns an object with a length whose items are (input, label). A reader has a shorter form:
     `{ image_folder = "photos/train", size = 32 }`, `{ table = "readings.csv", label = "class" }`, `{ text = "reviews.csv",

@@ -1,17 +1,19 @@
 """The keys that follow a figure of the evaluations: when a run ends early, and which of its weights are kept."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from shared.config import Section
+from shared.config import ShortSection
 from shared.registry.metrics import ACCURACY, LOSS
 
 if TYPE_CHECKING:
     from edge_agent.config import EdgeConfig
 
 
-class FollowedFigure(Section):
+class FollowedFigure(ShortSection):
+    short_key: ClassVar[str] = "metric"
+
     metric: str = LOSS
     """Figure of the test set that tells: "loss", "accuracy", or one of `training.metrics`."""
     mode: Literal["min", "max"] | None = Field(default=None, examples=["min"])

@@ -1,31 +1,27 @@
 """The keys of a training: its length, what it begins with, and the recipe by which weights follow samples."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from edge_agent.callback_config import MOST_CALLBACKS, CallbackConfig, TrackerConfig
 from edge_agent.improvement_config import EarlyStopConfig, FollowedFigure
-from shared.config import Section
+from shared.config import Section, ShortSection
 from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precisions
 from shared.registry.metrics import MOST_METRICS, check_distinct
 from shared.training.recipe import EmaConfig, Mean, ScheduleConfig
 
 
-class StartFromConfig(Section):
-    path: Path = Field(
-        strict=False
-    )  # `_as_start` makes a value of Python of it, in which JSON's lists and texts are no others
+class StartFromConfig(ShortSection):
+    short_key: ClassVar[str] = "path"
+
+    path: Path = Field(strict=False)
     """File of the weights, index of its shards, or folder that has either."""
     allow: tuple[str, ...] = Field(default=(), strict=False)
     """Tensors that may be missing, too many, or of another shape or type: each name as in `model.learns`."""
     widen: bool = False
     """True if tensors may have a type of fewer bits than the model's, whose values it holds as they are."""
-
-
-def _as_start(given: Any) -> Any:
-    return {"path": given} if isinstance(given, str | Path) else given
 
 
 class TrainingConfig(Section):
@@ -35,7 +31,7 @@ class TrainingConfig(Section):
     """Stops earlier, after this many steps. It does not shorten the schedule."""
     seed: int = 0
     """Decides the first weights, the order of the samples, augmentation and dropout."""
-    start_from: Annotated[StartFromConfig, BeforeValidator(_as_start)] | None = Field(
+    start_from: StartFromConfig | None = Field(
         default=None,
         examples=["runs/first/model.safetensors"],
         json_schema_extra={

@@ -13,6 +13,7 @@ from shared.config.section import (
     OneOf,
     PeerAddress,
     Section,
+    ShortSection,
     is_allowed,
     is_loopback,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "OneOf",
     "PeerAddress",
     "Section",
+    "ShortSection",
     "Table",
     "WebConfig",
     "example_toml",

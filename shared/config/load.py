@@ -46,13 +46,14 @@ def load_config(
     environ: variables named by the class's prefix and the key in capitals with `__` for each dot. Every variable with
         that prefix must name a key. Keys inside a table of the user's own (`kwargs`) become lower case.
     A value of a flag or variable is read as TOML (`5`, `true`, `[1, 2]`, `{ width = 16 }`), and as a plain string when
-        it is none or its key holds text. It replaces what stood at its key; a table is replaced whole.
+        it is none or its key holds text. It replaces what stood at its key; a table is replaced whole. Text that stands
+        for a table (`ShortSection`) is its one key where another layer sets a key inside.
     Raises ConfigError: one sentence that names the key, the source and what is allowed.
     """
     if path:
-        layers = _Layers(_read_file(Path(path)), str(path))
+        layers = _Layers(cls, _read_file(Path(path)), str(path))
     else:
-        layers = _Layers(copy.deepcopy(dict(recorded or {})), "the session's record")
+        layers = _Layers(cls, copy.deepcopy(dict(recorded or {})), "the session's record")
     for key, text, source in (*_variables(cls.environment_prefix, environ), *_flags(overrides)):
         layers.set(key, _parse_value(text, schema_at(cls, key), source), source)
     try:
@@ -109,15 +110,17 @@ def _parse_value(text: str, schema: Schema | None, source: str) -> Any:
 class _Layers:
     """Nested tables laid over each other, and which source set each key last."""
 
-    def __init__(self, file_data: dict[str, Any], file_name: str) -> None:
+    def __init__(self, cls: type[Config], file_data: dict[str, Any], file_name: str) -> None:
+        self._cls = cls
         self.data = file_data
         self._sources: dict[Key, str] = dict.fromkeys(_leaves(file_data), file_name)
 
     def set(self, key: Key, value: Any, source: str) -> None:
         table = self.data
-        for name in key[:-1]:
-            if not isinstance(table.get(name), dict):
-                table[name] = {}
+        for depth, name in enumerate(key[:-1], start=1):
+            if not isinstance(there := table.get(name), dict):
+                short = (schema_at(self._cls, key[:depth]) or {}).get("short")
+                table[name] = {short: there} if short and isinstance(there, str) else {}
             table = table[name]
         table[key[-1]] = value
         self._sources.pop(key, None)  # to the end: the last entry is the one that counts

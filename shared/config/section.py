@@ -7,9 +7,18 @@ name. It knows nothing of files, variables or flags.
 import ipaddress
 import re
 from collections.abc import Callable, Collection
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from shared.config.docstrings import docstring_of
@@ -33,6 +42,27 @@ class Section(BaseModel):
     def describe_key(cls, key: str) -> str | None:
         """Return the description of a field where it has one, else its docstring; None where it has neither."""
         return cls.model_fields[key].description or docstring_of(cls, key)
+
+
+def _tell_short_key(schema: dict[str, Any], cls: type[Any]) -> None:
+    schema.update(short=cls.short_key, allowed=f"a {cls.short_key} or a table")
+
+
+class ShortSection(Section):
+    """Base of sections of which one key, as text, may stand for the whole table; the others are at their defaults then.
+
+    A field that is a tuple or a path says `strict=False`, because to look for text makes values of Python of what was JSON.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_tell_short_key)
+
+    short_key: ClassVar[str] = "name"
+    """The key."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _text_is_the_short_key(cls, values: Any) -> Any:
+        return {cls.short_key: values} if isinstance(values, str | PurePath) else values
 
 
 class OneOf:

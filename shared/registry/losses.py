@@ -4,11 +4,11 @@ torch has none."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Annotated, Any, Self, TypeGuard
+from typing import Annotated, Self, TypeGuard
 
 from pydantic import Field, JsonValue, model_validator
 
-from shared.config import Section
+from shared.config import ShortSection
 from shared.config.arguments import check_arguments
 
 
@@ -83,7 +83,7 @@ LOSSES: dict[str, LossSpec] = {
 }
 
 
-class LossConfig(Section):
+class LossConfig(ShortSection):
     """The loss that training minimises. A name alone stands for a loss without arguments."""
 
     name: Annotated[
@@ -93,11 +93,6 @@ class LossConfig(Section):
     kwargs: dict[str, JsonValue] = Field(default={}, examples=[{"label_smoothing": 0.1}])
     """Keyword arguments: weight, a number for each class, and label_smoothing of cross_entropy and token_cross_entropy,
     pos_weight of bce_with_logits, and for a function of the user's own what it takes. A list of numbers becomes a tensor."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_name_is_a_loss(cls, values: Any) -> Any:
-        return {"name": values} if isinstance(values, str) else values
 
     @model_validator(mode="after")
     def _arguments_suit(self) -> Self:

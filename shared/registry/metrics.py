@@ -1,10 +1,10 @@
 """The metrics of evaluations by name. A new metric is its line here and its class in `shared/training/metrics/named.py`."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from shared.config import Section
+from shared.config import ShortSection
 from shared.config.arguments import check_arguments
 
 METRICS = {
@@ -29,7 +29,7 @@ TAKEN = _OF_EVALUATIONS | _OF_STEPS | {"bytes_up", "bytes_down", "samples_per_se
 _ALLOWED = f"one of {', '.join(METRICS)}, or package.module:name"
 
 
-class MetricConfig(Section):
+class MetricConfig(ShortSection):
     """One metric of the evaluations. A name alone stands for a metric without arguments."""
 
     name: str
@@ -41,11 +41,6 @@ class MetricConfig(Section):
         json_schema_extra={"allowed": "1 to 200 letters, digits, _, ., : and -, of which the first is a letter or _"},
     )
     """Name under which its value is shown. Left out, its own."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_name_is_a_metric(cls, values: Any) -> Any:
-        return {"name": values} if isinstance(values, str) else values
 
     @model_validator(mode="after")
     def _is_there(self) -> Self:

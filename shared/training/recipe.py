@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from shared.bounds import MOST_LABEL_TENSORS, MOST_RECALLED_SAMPLES, MOST_SAMPLES_AHEAD
-from shared.config import OneOf, Section
+from shared.config import OneOf, Section, ShortSection
 from shared.config.choices import refuse_unused
 from shared.model.learning import FrozenMode, Learning
 from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precision, Precisions, codec_names
@@ -33,7 +33,7 @@ Mean = Literal["batch", "token"]
 """Choice of what counts alike in the loss of an update."""
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(ShortSection):
     """The course of the learning rate; positions count from step 0, the warm-up included."""
 
     name: Annotated[
@@ -49,7 +49,7 @@ class ScheduleConfig(Section):
     trainer must allow it."""
     every: Literal["step", "epoch"] = "epoch"
     """Unit of milestones, period and decay; counted from the start of training, the warm-up included."""
-    milestones: tuple[PositiveInt, ...] = ()
+    milestones: tuple[PositiveInt, ...] = Field(default=(), strict=False)
     """Positions at which the factor is multiplied by gamma, in increasing order (multistep)."""
     gamma: PositiveFloat = 0.1
     """The factor of one milestone (multistep) or of one step or epoch (exponential)."""

@@ -6,12 +6,14 @@ first steps of a training.
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from shared.registry.optimizers.spec import STEP_COUNT, OptimizerSettings, OptimizerSpec, Shape, StateShape, StateShapes
 
 
 class AdafactorSettings(OptimizerSettings):
+    learning_rate: PositiveFloat = 1e-2
+    """See `OptimizerSettings.learning_rate`; torch's own."""
     beta2_decay: Annotated[float, Field(lt=0)] = -0.8
     """Exponent of the step in the decay of the second moments: the closer to 0, the less of them is kept."""
     clip_threshold: Annotated[float, Field(ge=1)] = 1.0

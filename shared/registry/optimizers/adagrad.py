@@ -8,6 +8,8 @@ from shared.registry.optimizers.spec import STEP_COUNT, OptimizerSettings, Optim
 
 
 class AdagradSettings(OptimizerSettings):
+    learning_rate: PositiveFloat = 1e-2
+    """See `OptimizerSettings.learning_rate`; torch's own."""
     eps: PositiveFloat = 1e-10
     """Added to the divisor against division by zero."""
     initial_accumulator_value: NonNegativeFloat = 0.0

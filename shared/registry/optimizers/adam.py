@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from shared.registry.optimizers.spec import (
     STEP_COUNT,
@@ -17,7 +17,9 @@ from shared.registry.optimizers.spec import (
 
 
 class AdamSettings(OptimizerSettings):
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
+    learning_rate: PositiveFloat = 1e-3
+    """See `OptimizerSettings.learning_rate`; torch's own."""
+    betas: tuple[BelowOne, BelowOne] = Field(default=(0.9, 0.999), strict=False)
     """Decay of the optimizer's first and of its second running mean."""
     eps: PositiveFloat = 1e-8
     """Added to the divisor against division by zero."""

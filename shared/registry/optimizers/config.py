@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, JsonValue, PositiveFloat, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from shared.config import Section, toml_value
+from shared.config import ShortSection, toml_value
 from shared.config.arguments import check_arguments
 from shared.config.choices import refuse_unused
 from shared.registry.optimizers.registry import OPTIMIZERS
@@ -39,7 +39,7 @@ def _arguments(settings: NamedSettings) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.kwargs.items()}
 
 
-class _Chosen(Section):
+class _Chosen(ShortSection):
     """The checks of the section as a whole."""
 
     name: str
@@ -53,14 +53,14 @@ class _Chosen(Section):
         if (own := super().describe_key(key)) is not None:
             return own
         having = _having(key)
-        if not having:
-            return OptimizerSettings.describe_key(key)
-        text = (OPTIMIZERS[next(iter(having))].settings.describe_key(key) or "").rstrip(".")
+        fields = having or {name: spec.settings.model_fields[key] for name, spec in OPTIMIZERS.items()}
+        text = (OPTIMIZERS[next(iter(fields))].settings.describe_key(key) or "").rstrip(".")
         users: dict[str, list[str]] = {}
-        for name, field in having.items():
+        for name, field in fields.items():
             users.setdefault(toml_value(field.default), []).append(name)
         differing = "; ".join(f"{value} with {', '.join(names)}" for value, names in users.items())
-        return f"{text} ({', '.join(having)})." + (f" Left out, {differing}." if len(users) > 1 else "")
+        some = f" ({', '.join(having)})" if having else ""
+        return f"{text}{some}." + (f" Left out, {differing}." if len(users) > 1 else "")
 
     @model_validator(mode="after")
     def _keys_suit_the_optimizer(self) -> Self:
@@ -74,6 +74,8 @@ class _Chosen(Section):
         check_arguments(f"optimizer {self.name!r}", self.kwargs)
         if (wrong := next(iter(self.kwargs.keys() & _NOT_ARGUMENTS.keys()), None)) is not None:
             raise ValueError(f"kwargs of optimizer {self.name!r} have {wrong}; leave it out, {_NOT_ARGUMENTS[wrong]}")
+        if self.name not in OPTIMIZERS and "learning_rate" not in self.model_fields_set:
+            raise ValueError(f"{self.name} is given without a learning_rate; say learning_rate = … beside its name")
         settings_of(self)
         if self.clip == "model" and self.clip_norm is None:
             raise ValueError('clip is "model", and there is no norm to clip to; set clip_norm, or leave clip out')
@@ -83,6 +85,13 @@ class _Chosen(Section):
         """Return the keys, not at their defaults, that registered optimizers alone have."""
         fields = {key: field for key, field in type(self).model_fields.items() if _having(key)}
         return {key: value for key, field in fields.items() if (value := getattr(self, key)) != field.default}
+
+
+def _own_rate(given: dict[str, Any]) -> float:
+    """Return the rate of an optimizer for which none is given."""
+    settings = OPTIMIZERS[given["name"]].settings if given.get("name") in OPTIMIZERS else OptimizerSettings
+    rate: float = settings.model_fields["learning_rate"].default
+    return rate
 
 
 def _fields() -> dict[str, Any]:
@@ -106,6 +115,7 @@ def _fields() -> dict[str, Any]:
     )
     groups = Field(
         (),
+        strict=False,
         max_length=MAX_GROUPS,
         examples=[[{"match": ["*.bias", "*norm*"], "weight_decay": 0.0}]],
         description="Parameters with a rate or a weight decay of their own: each group has their names (match), and "
@@ -115,6 +125,7 @@ def _fields() -> dict[str, Any]:
         "name": (str, name),
         "kwargs": (dict[str, JsonValue], kwargs),
         **{key: (field.annotation, field) for key, field in OptimizerSettings.model_fields.items()},
+        "learning_rate": (PositiveFloat, Field(default_factory=_own_rate)),
         "clip_norm": (PositiveFloat | None, clip_norm),
         "clip": (Literal["block", "model"], clip),
         "groups": (tuple[OptimizerGroup, ...], groups),

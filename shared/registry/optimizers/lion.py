@@ -6,11 +6,15 @@ Adam's, and the weight decay as many times larger.
 
 from typing import Any
 
+from pydantic import Field, PositiveFloat
+
 from shared.registry.optimizers.spec import BelowOne, OptimizerSettings, OptimizerSpec, Shape, StateShape, StateShapes
 
 
 class LionSettings(OptimizerSettings):
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.99)
+    learning_rate: PositiveFloat = 1e-4
+    """See `OptimizerSettings.learning_rate`; a tenth of Adam's."""
+    betas: tuple[BelowOne, BelowOne] = Field(default=(0.9, 0.99), strict=False)
     """Decay of the mean whose sign is the update, and of the mean that is kept."""
 
 

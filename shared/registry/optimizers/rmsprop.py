@@ -17,6 +17,8 @@ from shared.registry.optimizers.spec import (
 
 
 class RmspropSettings(OptimizerSettings):
+    learning_rate: PositiveFloat = 1e-2
+    """See `OptimizerSettings.learning_rate`; torch's own."""
     momentum: BelowOne = 0.0
     """Share of the last update that is kept."""
     alpha: BelowOne = 0.99

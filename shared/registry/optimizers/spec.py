@@ -28,7 +28,7 @@ class OptimizerSettings(Section):
 class OptimizerGroup(Section):
     """Some parameters, by name, with a rate or a decay of their own."""
 
-    match: tuple[str, ...] = Field(min_length=1)
+    match: tuple[str, ...] = Field(min_length=1, strict=False)
     """Names of the parameters, as in model.frozen. One that fits several groups is in the first."""
     learning_rate: PositiveFloat | None = None
     """Base rate of the group, which the schedule's factor multiplies. Left out, the optimizer's own."""

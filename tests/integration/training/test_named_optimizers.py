@@ -26,7 +26,12 @@ async def test_every_kind_of_placement_equals_one_process(kind, tmp_path):
 
 
 async def test_one_that_takes_matrices_alone_trains_them():
-    matrices = [*MODELS["mlp"], 'model.learns=["*.weight"]', 'training.optimizer.name="torch.optim:Muon"', *LENGTH]
+    matrices = [
+        *MODELS["mlp"],
+        'model.learns=["*.weight"]',
+        'training.optimizer={name="torch.optim:Muon", learning_rate=0.05}',
+        *LENGTH,
+    ]
     async with running_trainer('models.allowed=["shared.model.zoo", "torch.optim:Muon"]') as server:
         result = await run_training(edge_config(*matrices, f"trainer.address={server.address}"))
     assert_same_bits(plain_state(edge_config(*matrices)), result.module.state_dict())
@@ -49,4 +54,4 @@ async def test_a_trainer_has_to_allow_the_class():
     ],
 )
 def test_an_optimizer_that_cannot_be(optimizer, code, says):
-    agent_fails(code, says, flags=[f'training.optimizer.name="{optimizer}"'])
+    agent_fails(code, says, flags=[f'training.optimizer={{name="{optimizer}", learning_rate=0.05}}'])

@@ -130,6 +130,23 @@ def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path:
             "leave it out or choose one of these",
         ),
         ("trainer = 5", "FILE: trainer is 5; it must be a table"),
+        ("training.optimizer = 5", "FILE: training.optimizer is 5; it must be a name or a table"),
+        ("training.metrics = [5]", "FILE: training.metrics.0 is 5; it must be a name or a table"),
+        (
+            "training.optimizer = 'Adam'",
+            "FILE: training.optimizer: name is 'Adam'; it must be one of sgd, adam, adamw, rmsprop, adagrad, adafactor, lion, "
+            "or package.module:class, as torch.optim:NAdam",
+        ),
+        (
+            "training.optimizer = 'torch.optim:NAdam'",
+            "FILE: training.optimizer: torch.optim:NAdam is given without a learning_rate; say learning_rate = … beside its "
+            "name",
+        ),
+        ("training.schedule = 'multistep'", "FILE: training.schedule: a multistep schedule needs milestones"),
+        (
+            "data.train = 'photos'",
+            'FILE: data.train.factory is "photos"; it must be written as package.module:factory',
+        ),
         ("[output]\ndirectory = 3", "FILE: output.directory is 3; it must be a path"),
         ("[deploymnet]\ncut = 1", "FILE: unknown key deploymnet; did you mean deployment?"),
         ("[deployment]\nstalenes = 1", "FILE: unknown key deployment.stalenes; did you mean deployment.staleness?"),
@@ -163,6 +180,37 @@ def test_another_training_set_is_not_evaluated_on_the_default_test_set(tmp_path:
 )
 def test_an_error_in_the_file_is_one_sentence(tmp_path: Path, file_text: str, sentence: str):
     assert complaint(tmp_path, file_text) == sentence
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "named"),
+    [
+        ("training.optimizer", "lion", "name"),
+        ("training.schedule", "cosine", "name"),
+        ("training.loss", "mse", "name"),
+        ("training.early_stop", "accuracy", "metric"),
+        ("training.keep_best", "accuracy", "metric"),
+        ("training.start_from", "a/net.pth", "path"),
+        ("data.train", "mine:Readings", "factory"),
+        ("data.test", "mine:Readings", "factory"),
+    ],
+)
+def test_a_name_alone_is_a_table_with_that_name(tmp_path: Path, key: str, text: str, named: str):
+    variable = {"EDGE_AGENT_" + key.upper().replace(".", "__"): text}
+    alone = load_edge(tmp_path, f"{key} = '{text}'")
+    assert alone == load_edge(tmp_path, f"[{key}]\n{named} = '{text}'") != load_edge(tmp_path)
+    assert alone == load_edge(tmp_path, "", [f"{key}={text}"]) == load_edge(tmp_path, "", environ=variable)
+
+
+def test_keys_of_another_source_complete_a_name_alone(tmp_path: Path):
+    config = load_edge(
+        tmp_path,
+        "[training]\noptimizer = 'adam'\nschedule = 'cosine'",
+        ["training.optimizer.weight_decay=0.5", "training.schedule=linear"],
+        {"EDGE_AGENT_TRAINING__SCHEDULE__FLOOR": "0.5", "EDGE_AGENT_TRAINING__OPTIMIZER__EPS": "0.5"},
+    ).training
+    assert (config.optimizer.name, config.optimizer.weight_decay, config.optimizer.eps) == ("adam", 0.5, 0.5)
+    assert (config.schedule.name, config.schedule.floor) == ("linear", 0.0)
 
 
 def test_the_sentence_names_the_source_that_won(tmp_path: Path):

@@ -2,6 +2,8 @@
 
 import copy
 import re
+from inspect import signature
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -204,6 +206,17 @@ def test_an_omitted_key_is_at_the_optimizers_own_default():
     )
 
 
+@pytest.mark.parametrize("name", sorted(set(OPTIMIZERS) - {"sgd", "lion"}))
+def test_a_rate_that_is_left_out_is_torchs_own(name):
+    kind = resolve_name(OPTIMIZERS[name].implementation)
+    assert OptimizerConfig(name=name).learning_rate == signature(kind).parameters["lr"].default
+
+
+def test_a_rate_that_is_given_is_dumped_whatever_others_have_by_themselves():
+    for config in (OptimizerConfig(name="adam", learning_rate=0.05), OptimizerConfig(name="lion")):
+        assert OptimizerConfig(**config.model_dump(exclude_defaults=True)) == config
+
+
 GROUPED = (
     OptimizerGroup(match=("*.bias",), weight_decay=0.0),
     OptimizerGroup(match=("1*", "*weight"), learning_rate=0.02),
@@ -286,7 +299,7 @@ TORCHS = (
 
 @pytest.mark.parametrize("name", [*(f"torch.optim:{name}" for name in TORCHS), f"{OWN}:Signed", f"{OWN}:Undecayed"])
 def test_a_class_that_updates_each_parameter_by_itself_is_taken(name):
-    config = OptimizerConfig(name=name)
+    config = OptimizerConfig(name=name, learning_rate=0.1)
     check_optimizer(config, ["torch.optim", OWN])
     module = Held((3, 5))
     kept = trained(module, config).state[module.weight]
@@ -312,22 +325,22 @@ def test_a_class_that_updates_each_parameter_by_itself_is_taken(name):
 )
 def test_a_class_that_no_block_could_have_by_itself_is_refused(name, more, says):
     with pytest.raises(ModelError, match=says):
-        check_optimizer(OptimizerConfig(name=name, **more), None)
+        check_optimizer(OptimizerConfig(name=name, learning_rate=0.1, **more), None)
 
 
 def test_a_parameter_that_a_class_does_not_take_is_named_with_the_way_out():
-    config = OptimizerConfig(name="torch.optim:Muon")
+    config = OptimizerConfig(name="torch.optim:Muon", learning_rate=0.1)
     layer = nn.Linear(4, 4)
     says = r"parameter 'bias' cannot learn: .* of shape \(4,\): ValueError: Muon only supports 2D.*; name it in model\.frozen"
     with pytest.raises(ModelError, match=says):
         check_parameters(config, layer)
     layer.bias.requires_grad_(False)
     check_parameters(config, layer)
-    check_parameters(OptimizerConfig(name="torch.optim:NAdam"), nn.Linear(4, 4))
+    check_parameters(OptimizerConfig(name="torch.optim:NAdam", learning_rate=0.1), nn.Linear(4, 4))
 
 
 def test_a_class_that_would_end_the_process_is_refused():
-    config = OptimizerConfig(name=f"{OWN}:Ending")
+    config = OptimizerConfig(name=f"{OWN}:Ending", learning_rate=0.1)
     check_optimizer(config, None)
     with pytest.raises(ModelError, match=r"cannot be tried on a parameter of shape \(2000,\): SystemExit"):
         state_layout(torch.nn.Parameter(torch.zeros(2000)), config)
@@ -335,7 +348,7 @@ def test_a_class_that_would_end_the_process_is_refused():
 
 def test_a_class_that_is_not_allowed_is_refused():
     with pytest.raises(NotAllowedError, match=r"'torch.optim:NAdam' is not allowed"):
-        check_optimizer(OptimizerConfig(name="torch.optim:NAdam"), [OWN])
+        check_optimizer(OptimizerConfig(name="torch.optim:NAdam", learning_rate=0.1), [OWN])
 
 
 @pytest.mark.parametrize(
@@ -349,6 +362,7 @@ def test_a_class_that_is_not_allowed_is_refused():
             "torch.optim:SGD has its arguments in kwargs; say kwargs = { momentum = 0.9, nesterov = true }",
         ),
         ({"name": "torch.optim:NAdam", "kwargs": {"lr": 0.1}}, "have lr; leave it out, say learning_rate beside it"),
+        ({"name": "torch.optim:NAdam"}, "torch.optim:NAdam is given without a learning_rate; say learning_rate = "),
         ({"name": "torch.optim:NAdam", "kwargs": {"fused": True}}, "every device has the same operations"),
         ({"name": "torch.optim:NAdam", "kwargs": {"eps": [0.0] * 10_000}}, "at most 32768 are taken"),
     ],
