@@ -37,7 +37,7 @@ from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
 from edge_agent.observability.timeline_recorder import TimelineRecorder
 from edge_agent.planner_names import FIXED
-from edge_agent.profiling.fitting import check_kills
+from edge_agent.profiling.fitting import check_kills, warn_of_kept_features
 from edge_agent.replaying.run_record import RunRecorder
 from edge_agent.sessions.outlook import add_outlook, add_run, going_on
 from edge_agent.sessions.resuming import Resume, prepare
@@ -206,6 +206,7 @@ async def _train_or_deliver(
             return kept
         prepared = prepared._replace(killed=await asyncio.to_thread(check_kills, experiment, stored))
         await asyncio.to_thread(check_room, experiment, prepared.folder, stored)
+        warn_of_kept_features(experiment)
         await asyncio.to_thread(warn_of_unkept, experiment)
         return await _train(prepared, events, write_result, shutdown, newest)
     except IsthmusError as failure:

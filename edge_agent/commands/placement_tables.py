@@ -112,14 +112,16 @@ def _direction(transfer: ReportedCrossing) -> tuple[str, str]:
 
 
 def memory_table(memory: Sequence[Memory], staleness: int) -> Table:
-    """Tabulate the memory of each worker, in KiB."""
-    columns = ("weights", "gradients", "optimizer", "one batch", "waiting", "ahead", "in all")
-    narrow = (0, 1, 0, 0)  # all columns fit into 80 characters
+    """Tabulate the memory of each worker, in KiB; features of all samples only where they are kept."""
+    kept = ("kept",) if any(one.kept for one in memory) else ()
+    columns = ("weights", "gradients", "optimizer", "one batch", "waiting", "ahead", *kept, "in all")
+    narrow = (0, 1, 0, 0)  # all columns but `kept` fit into 80 characters
     table = Table("worker", title=f"KiB that each worker holds at K = {staleness}", padding=narrow)
     for column in columns:
         table.add_column(column, justify="right")
     for one in memory:
-        numbers = (one.weights, one.gradients, one.optimizer, one.activations, one.waiting, one.ahead, one.total)
+        for_batches = (one.weights, one.gradients, one.optimizer, one.activations, one.waiting, one.ahead)
+        numbers = (*for_batches, *([one.kept] if kept else ()), one.total)
         table.add_row(one.worker, *(f"{number / 1024:,.1f}" for number in numbers))
     return table
 

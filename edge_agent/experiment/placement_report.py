@@ -14,6 +14,7 @@ from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.execution.block_slices import Slices
 from shared.execution.crossing_types import CrossingTypes
+from shared.execution.recalled import all_kept_bytes
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
 from shared.model.footprint import activation_bytes
@@ -39,6 +40,7 @@ from shared.placement import (
 from shared.runtime.block_form import entries_of
 from shared.runtime.forms import numbers_spec
 from shared.tensor_wire import slot_codec
+from shared.training.copied_features import MOST_COPIES
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name
 from shared.training.precision import computing
@@ -71,11 +73,15 @@ class Memory:
     """Bytes that are kept of up to K batches more, whose error gradients are still to come."""
     ahead: int
     """Bytes of samples and labels that are there before their step begins (`data.ahead`)."""
+    kept: int
+    """Bytes of the features of which changes are sent (`deployment.changes`), of all samples, with those that a checkpoint
+    copies."""
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.waiting + self.ahead
+        for_a_batch = self.activations + self.waiting + self.ahead
+        return self.weights + self.gradients + self.optimizer + for_a_batch + self.kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +202,15 @@ def memory_of(workload: Workload, plan: StepPlan, worker: str) -> Memory:
         activations=activations,
         waiting=placement.staleness * waiting,
         ahead=plan.samples_ahead * _bytes_ahead(workload, plan, worker),
+        kept=kept_in_memory(workload, plan),
     )
+
+
+def kept_in_memory(workload: Workload, plan: StepPlan) -> int:
+    """Count the bytes of features of which changes are sent that each of the two workers holds at most."""
+    if not plan.sends_changes:
+        return 0
+    return MOST_COPIES * all_kept_bytes(workload.chain, workload.recipe, plan.placement, plan.model)
 
 
 def _bytes_ahead(workload: Workload, plan: StepPlan, worker: str) -> int:

@@ -17,7 +17,7 @@ from edge_agent.experiment.privacy import check_labels_may_leave, permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.codec import codec_by_name
 from shared.errors import ConfigError
-from shared.execution.recalled import kept_bytes
+from shared.execution.recalled import all_kept_bytes
 from shared.model.build import check_cut
 from shared.model.chain import Chain
 from shared.placement import (
@@ -89,7 +89,7 @@ def _check_room_for_features(placement: Placement, workload: Workload) -> None:
             "placement: this device has all blocks and would keep features (deployment.recall), and checkpoints.location is "
             '"none", so they have no folder; name one'
         )
-    count = recipe.recalled_samples * kept_bytes(workload.chain, recipe, placement, workload.facts)
+    count = all_kept_bytes(workload.chain, recipe, placement, workload.facts)
     if count > checkpoints.max_recalled_bytes:
         raise ConfigError(
             f"placement: this device has all blocks and would keep {count} bytes of features and labels (deployment.recall); "

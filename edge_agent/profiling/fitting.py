@@ -1,4 +1,4 @@
-"""The batch and the cut that fit into this device's memory, for a run that the kernel has killed twice at one step."""
+"""Memory of this device: for features that it keeps, and what batch and cut fit where a run was killed twice."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import structlog
 
 from edge_agent.experiment.building import Experiment, has_one_cut
-from edge_agent.experiment.placement_report import crossing_bytes, memory_of
+from edge_agent.experiment.placement_report import crossing_bytes, kept_in_memory, memory_of
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.sessions.last_moments import Kill
 from edge_agent.sessions.stored_session import StoredSession
@@ -21,6 +21,17 @@ _COPIES = 3
 """Times that what crosses the link is in memory: as a tensor, in messages, and until the other side has it."""
 _BESIDE_BYTES = 32 * 1024**2
 """Memory that connections, their threads and messages take once training begins."""
+
+
+def warn_of_kept_features(experiment: Experiment) -> None:
+    """Warn if memory will have no room for the features of which changes are sent: it is taken as they come."""
+    kept_bytes = kept_in_memory(experiment, StepPlan(experiment.placement, experiment.facts))
+    if kept_bytes > (free_bytes := available_bytes()):
+        _log.warning(
+            "the features of which changes are sent may not fit into memory, and the kernel then kills this process",
+            free=size(free_bytes),
+            needed=size(kept_bytes),
+        )
 
 
 def check_kills(experiment: Experiment, stored: StoredSession | None) -> Kill | None:
@@ -103,4 +114,5 @@ def _need(experiment: Experiment, placement: Placement) -> _Need:
     memory = memory_of(experiment, plan, AGENT)
     held = memory.activations + memory.waiting + memory.ahead
     crossing = crossing_bytes(experiment, plan, AGENT)
-    return _Need(memory.gradients + memory.optimizer + _BESIDE_BYTES, _WORKING * held + _COPIES * crossing)
+    fixed = memory.gradients + memory.optimizer + memory.kept + _BESIDE_BYTES
+    return _Need(fixed, _WORKING * held + _COPIES * crossing)

@@ -1,4 +1,5 @@
-"""A check of the disks before a training: whether its results, checkpoints and batches from other processes will find room.
+"""A check of the disks before a training: whether its results, checkpoints, the features that it keeps and batches from other
+processes will find room.
 
 The need is known before the first step, and a finished run without room for its results needs help.
 """
@@ -14,8 +15,10 @@ from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import LocalFiles
 from shared.control.formatting import size
 from shared.errors import StorageError
+from shared.execution.recalled import all_kept_bytes
 from shared.model.features import specs_bytes
-from shared.placement import AGENT, held_blocks
+from shared.placement import AGENT, StepPlan, held_blocks
+from shared.training.copied_features import most_written_bytes
 from shared.training.optimizers import optimizer_bytes
 
 _log = structlog.get_logger(__name__)
@@ -25,16 +28,14 @@ _OVERHEAD_BYTES = 256 * 1024
 
 def check_room(experiment: Experiment, folder: LocalFiles | None, stored: StoredSession | None) -> None:
     """Raise StorageError if the results will have no room, and DataError if batches on their way from `data.workers` will have
-    none. Warn if the checkpoints or the kept model will have none.
+    none. Warn if the checkpoints, the kept model or the features will have none.
 
     folder: the agent's folder of sessions. stored: the session that continues, whose files are there already.
     """
     config = experiment.config
     batch_bytes = specs_bytes(experiment.chain.features[0]) + specs_bytes(experiment.labels)
     check_shared_memory(config.data.workers, batch_bytes, shared_memory_left())
-    model_bytes = sum(tensor.nbytes for tensor in experiment.chain.module.state_dict().values())
-    keeps_best = config.training.keep_best is not None
-    results_bytes = model_bytes * (2 if keeps_best else 1) + _OVERHEAD_BYTES
+    results_bytes = _model_bytes(experiment) * (1 if config.training.keep_best is None else 2) + _OVERHEAD_BYTES
     output = config.output.directory
     if output is not None and (free_bytes := free_bytes_at(output)) < results_bytes:
         raise StorageError(
@@ -43,9 +44,7 @@ def check_room(experiment: Experiment, folder: LocalFiles | None, stored: Stored
         )
     if folder is None:
         return
-    checkpoints_bytes = (config.checkpoints.keep + 1) * _part_bytes(experiment) + model_bytes + _OVERHEAD_BYTES
-    if keeps_best:
-        checkpoints_bytes += (config.checkpoints.keep + 2) * model_bytes
+    checkpoints_bytes = session_bytes(experiment)
     if stored is not None:
         checkpoints_bytes -= stored.total_bytes()
     if output is not None and _disk(output) == _disk(folder.path):
@@ -57,6 +56,27 @@ def check_room(experiment: Experiment, folder: LocalFiles | None, stored: Stored
             free=size(free_bytes),
             needed=size(checkpoints_bytes),
         )
+
+
+def session_bytes(experiment: Experiment) -> int:
+    """Count the bytes that a session takes on this device's disk at most: its checkpoints, its models and what is recalled."""
+    config, recipe = experiment.config, experiment.recipe
+    model_bytes = _model_bytes(experiment)
+    checkpoints = config.checkpoints.keep + 1
+    count = checkpoints * _part_bytes(experiment) + model_bytes + _OVERHEAD_BYTES
+    if config.training.keep_best is not None:
+        count += (checkpoints + 1) * model_bytes
+    plan = StepPlan(experiment.placement, experiment.facts)
+    kept_bytes = all_kept_bytes(experiment.chain, recipe, plan.placement, plan.model)
+    if plan.sends_changes:
+        count += most_written_bytes(kept_bytes, checkpoints)
+    if plan.recalls_at(AGENT):
+        count += kept_bytes
+    return count
+
+
+def _model_bytes(experiment: Experiment) -> int:
+    return sum(tensor.nbytes for tensor in experiment.chain.module.state_dict().values())
 
 
 def _part_bytes(experiment: Experiment) -> int:

@@ -41,6 +41,12 @@ def kept_bytes(chain: Chain, recipe: Recipe, placement: Placement, model: ModelF
     return record_bytes(*kept_feature(chain, recipe, placement, model), recipe.recalled_label_bytes)
 
 
+def all_kept_bytes(chain: Chain, recipe: Recipe, placement: Placement, model: ModelFacts) -> int:
+    """Count the bytes that are kept of all samples, where they are recalled or changes of them are sent; 0 elsewhere."""
+    samples = recipe.recalled_samples if recipe.changes is None else recipe.changes.samples
+    return samples and samples * kept_bytes(chain, recipe, placement, model)
+
+
 def begin_recall(chain: Chain, recipe: Recipe, folder: Path, plan: StepPlan) -> "Recalled":
     """Begin to keep features anew. folder: for them alone."""
     feature = kept_feature(chain, recipe, plan.placement, plan.model)

@@ -1,7 +1,7 @@
 """Copies of features that are kept, as increments: each has what has changed since the one before it.
 
 They are folded into one once they would have more than `MOST_WHOLES` times the bytes of what is kept. The copies alone are made
-where steps are computed.
+where steps are computed. What that takes of memory and disk at most is said here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MOST_WHOLES = 2
 """The bytes of all increments at most, by those of all features that are kept. More would be written and read less often."""
+MOST_COPIES = 4
+"""Copies of the features of all samples in memory at most: where steps are computed, and in a checkpoint that folds increments
+as they are read, as one, and as its bytes."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,12 @@ class CopiedFeatures:
     def written(self, increments: tuple["Increment", ...]) -> None:
         """Note that this copy lies on disk, as the last of these increments. The next one has what changes from here on."""
         self._written.last = self.number, increments
+
+
+def most_written_bytes(whole_bytes: int, checkpoints: int) -> int:
+    """Count the bytes of the increments of so many checkpoints at most: the oldest has up to `MOST_WHOLES`, and each other one
+    adds a whole at most. whole_bytes: of the features of all samples."""
+    return (MOST_WHOLES + checkpoints - 1) * whole_bytes
 
 
 def folded(increments: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

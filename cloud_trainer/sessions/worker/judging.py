@@ -33,6 +33,7 @@ from shared.placement import (
 )
 from shared.runtime.block_form import SHARED
 from shared.runtime.forms import Forms
+from shared.training.copied_features import MOST_COPIES
 from shared.training.kept_features import KeptFeatures
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
@@ -133,8 +134,7 @@ class PlacementJudge:
         repeated = (one for one in mine if one.cargo is Cargo.WEIGHTS and one.receiver in plan.stateless)
         before += plan.runs_ahead * sum(forms.of(one).worst_bytes(kept=False) for one in repeated)
         if plan.sends_changes and (changes := self.recipe.changes) is not None:
-            # Where steps are computed, and in a checkpoint that folds increments: as they are read, as one, and as its bytes.
-            before += 4 * changes.samples * self._kept_bytes(plan.placement)
+            before += MOST_COPIES * changes.samples * self._kept_bytes(plan.placement)
         labels = plan.samples_ahead if any(one.cargo is Cargo.LABEL for one in ahead) else 0
         return Batches(in_flight, each, labels, before)
 
