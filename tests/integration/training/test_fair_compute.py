@@ -21,13 +21,13 @@ def model(name="paced", **kwargs):
     return pb.Model(factory=f"tests.support.models.paced:{name}", kwargs_json=json.dumps(kwargs))
 
 
-async def test_steps_of_5_ms_keep_two_fifths_of_their_pace_beside_steps_of_1_s():
+async def test_steps_of_5_ms_keep_two_fifths_of_their_pace_beside_steps_of_half_a_second():
     with trainer_process("compute.threads=1") as (_, address):
         async with RawPeer(address) as peer, stepping(peer, address, model(seconds=0.005)) as quick:
             await quick.during(0.5)
-            alone = await quick.during(2.0)
-            async with stepping(peer, address, model(seconds=1.0)) as slow:
-                slowly = asyncio.ensure_future(slow.during(10.0))
+            alone = await quick.during(1.0)
+            async with stepping(peer, address, model(seconds=0.5)) as slow:
+                slowly = asyncio.ensure_future(slow.during(5.0))
                 beside = await quick.until(slowly)
             slow_steps = (await slowly).steps
     kept = alone.step_seconds / beside.step_seconds
@@ -42,8 +42,8 @@ async def test_a_model_that_is_being_built_holds_up_nobodys_steps():
     with trainer_process("compute.threads=1") as (_, address):
         async with RawPeer(address) as peer, stepping(peer, address, model(seconds=0.005)) as quick:
             await quick.during(0.5)
-            alone = await quick.during(2.0)
-            request = open_request(model=model("slow_to_build", seconds=3.0))
+            alone = await quick.during(1.0)
+            request = open_request(model=model("slow_to_build", seconds=1.5))
             opening = asyncio.ensure_future(peer.unary("OpenSession", request.SerializeToString()))
             beside = await quick.until(opening)
             assert (await opening).code is grpc.StatusCode.OK
