@@ -1,8 +1,9 @@
 """The features and labels of samples, kept where they come, so that each crosses once and is computed once.
 
-They lie in a file that memory maps, one record a sample, and are written when they first come. A file is begun anew with every
-placement and after every return to a checkpoint, where the device begins to send them anew, too: both sides know what is here
-by the steps since then, and the file need not outlive its process. It is the trainer's, or that of a device with all blocks.
+They lie in a file that memory maps, one tensor of all samples behind the other, and are written when they first come. A file is
+begun anew with every placement and after every return to a checkpoint, where the device begins to send them anew, too: both
+sides know what is here by the steps since then, and the file need not outlive its process. It is the trainer's, or that of a
+device with all blocks.
 """
 
 import mmap
@@ -70,13 +71,14 @@ class Recalled:
         self._specs = specs
         self._slots = tuple(slots)
         self._record_bytes = record_bytes(specs, slots, label_bytes)
+        """Bytes of one sample."""
         self._label_bytes = label_bytes
         self._is_kept = torch.zeros(samples, dtype=torch.bool)
         """Flag of each sample: whether it has come."""
-        self._records = torch.empty(0, 0, dtype=torch.uint8)
-        """[samples, bytes], over the file."""
-        self._labels: FeatureSpecs = ()
-        """Kinds of labels, once they have come."""
+        self._kinds: FeatureSpecs = ()
+        """Kinds of what is kept, for one sample, once something has come: of the slots, then of the labels."""
+        self._columns: list[Tensor] = []
+        """The same of all samples, as [samples, bytes] over the file."""
 
     @property
     def bytes(self) -> int:
@@ -90,12 +92,14 @@ class Recalled:
         Raises ProtocolError for a sample that is not one of the data set, for more or fewer features than are lacking, and for
         labels of another kind than before; StorageError where the disk has no room.
         """
-        numbers, count = numbers.long(), len(self._is_kept)
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < count:
+        numbers = numbers.long()
+        try:
+            is_kept = self._is_kept.index_select(0, numbers)
+        except (IndexError, RuntimeError) as cause:
             raise ProtocolError(
-                f"a sample came that is none of the {count} of the data set, which are numbered from 0 on"
-            )
-        lacking = numbers[~self._is_kept[numbers]]
+                f"a sample came that is none of the {len(self._is_kept)} of the data set, which are numbered from 0 on"
+            ) from cause
+        lacking = numbers[:0] if is_kept.all() else numbers[~is_kept]
         columns = [features[slot] for slot in self._slots] + [widened(one) for one in labels]
         if any(one is None or len(one) != len(lacking) for one in columns):
             raise ProtocolError(
@@ -106,29 +110,27 @@ class Recalled:
         return self._recalled(numbers)
 
     def _keep(self, numbers: Tensor, columns: Sequence[Tensor]) -> None:
-        labels = tuple(TensorSpec((1, *one.shape[1:]), one.dtype) for one in columns[len(self._slots) :])
-        if not self._labels:
-            if (found := sum(one.bytes for one in labels)) != self._label_bytes:
+        kinds = tuple(TensorSpec((1, *one.shape[1:]), one.dtype) for one in columns)
+        if not self._kinds:
+            if (found := sum(one.bytes for one in kinds[len(self._slots) :])) != self._label_bytes:
                 raise ProtocolError(f"labels of {found} bytes a sample came; {self._label_bytes} were said")
-            self._labels, self._records = labels, self._mapped()
-        if labels != self._labels:
-            raise ProtocolError("labels came of another shape or type than those of the first samples")
-        rows = [one.cpu().reshape(len(numbers), -1).contiguous().view(torch.uint8) for one in columns]
-        self._records.index_copy_(0, numbers, torch.cat(rows, 1))
+            self._columns, self._kinds = self._mapped([one.bytes for one in kinds]), kinds
+        if kinds != self._kinds:
+            raise ProtocolError("features or labels came of another shape or type than those of the first samples")
+        for column, one in zip(self._columns, columns, strict=True):
+            column.index_copy_(0, numbers, one.cpu().reshape(len(numbers), -1).contiguous().view(torch.uint8))
         self._is_kept[numbers] = True
 
     def _recalled(self, numbers: Tensor) -> tuple[Slots, Features]:
-        begin, columns = 0, list[Tensor]()
-        for spec in (*(self._specs[slot] for slot in self._slots), *self._labels):
-            width = spec.bytes // spec.shape[0]
-            column = self._records[:, begin : begin + width].index_select(0, numbers)
-            columns.append(column.view(spec.dtype).view(len(numbers), *spec.shape[1:]))
-            begin += width
-        by_slot = dict(zip(self._slots, columns, strict=False))
-        return tuple(map(by_slot.get, range(len(self._specs)))), tuple(columns[len(self._slots) :])
+        found = [
+            column.index_select(0, numbers).view(kind.dtype).view(len(numbers), *kind.shape[1:])
+            for column, kind in zip(self._columns, self._kinds, strict=True)
+        ]
+        by_slot = dict(zip(self._slots, found, strict=False))
+        return tuple(map(by_slot.get, range(len(self._specs)))), tuple(found[len(self._slots) :])
 
-    def _mapped(self) -> Tensor:
-        """Make the file in place of an earlier one. Raises StorageError."""
+    def _mapped(self, widths: Sequence[int]) -> list[Tensor]:
+        """Make the file in place of an earlier one. widths: bytes of one sample in each column. Raises StorageError."""
         try:
             make_folder(self._path.parent)
             self._path.unlink(missing_ok=True)
@@ -144,4 +146,7 @@ class Recalled:
             raise StorageError(
                 f"{self._path} cannot take the {self.bytes} bytes of the features that are to be kept: {cause.strerror}"
             ) from cause
-        return torch.frombuffer(memory, dtype=torch.uint8).view(len(self._is_kept), self._record_bytes)
+        parts = torch.split(
+            torch.frombuffer(memory, dtype=torch.uint8), [len(self._is_kept) * width for width in widths]
+        )
+        return [part.view(len(self._is_kept), -1) for part in parts]
