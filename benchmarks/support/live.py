@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import Progressed, SessionOpened
-from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
 from isthmus import EdgeConfig, run_training
 from shared.config import load_config
@@ -112,7 +112,7 @@ class _Telling:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._steps = 0
-        self._deployer: PlacementController | None = None
+        self._deployer: Deployer | None = None
 
     def subscribe(self, events: Events) -> None:
         """Read the run's events."""

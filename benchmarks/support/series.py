@@ -18,8 +18,8 @@ from typing import IO, Any
 
 from edge_agent.experiment.building import Experiment
 from edge_agent.training.choosers import Chooser
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import Progressed, SessionOpened
-from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
 from isthmus import EdgeConfig, run_training
 from shared.config import load_config
@@ -111,7 +111,7 @@ class _Recorder:
         """Up and down, as last measured, in bits per second."""
         self._moves = moves
         self._on_begun = on_begun
-        self._deployer: PlacementController | None = None
+        self._deployer: Deployer | None = None
 
     def subscribe(self, events: Events) -> None:
         """Read the run's events."""

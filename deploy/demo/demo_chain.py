@@ -21,8 +21,8 @@ from run_picture import Moment, Run, draw_run
 
 from edge_agent.commands.terminal import summary_table
 from edge_agent.demo import processes
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import Progressed, SessionOpened
-from edge_agent.training.open_run import PlacementController
 from edge_agent.training.statistics import Statistics
 from isthmus import EdgeConfig, run_training
 from shared.config import load_config
@@ -124,7 +124,7 @@ class _Showing:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._deployer: PlacementController | None = None
+        self._deployer: Deployer | None = None
         self._shown: tuple[int, ...] | None = None
         self._began_seconds = time.monotonic()
         self.slow_seconds = 0.0

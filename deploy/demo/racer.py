@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import Progressed, SessionOpened
-from edge_agent.training.open_run import PlacementController
 from isthmus import EdgeConfig, Statistics, run_training
 from shared.config import load_config
 from shared.events import Events
@@ -24,7 +24,7 @@ class _Telling:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._steps = 0
-        self._deployer: PlacementController | None = None
+        self._deployer: Deployer | None = None
 
     def subscribe(self, events: Events) -> None:
         """Read the run's events."""

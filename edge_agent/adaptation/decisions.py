@@ -39,8 +39,9 @@ from edge_agent.planning import (
 from edge_agent.planning.engine.pool import is_measured
 from edge_agent.planning.profile import Hop
 from edge_agent.training.choosers import Chooser
-from edge_agent.training.open_run import OpenRun, PlacementController
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.statistics import RecentMean, Statistics
+from edge_agent.training.training_run import TrainingRun
 from shared.errors import IsthmusError, PlanError
 from shared.placement import AGENT, Placement
 from shared.registry import codec_bits
@@ -92,7 +93,7 @@ class DecisionLoop:
         self._jobs = Jobs(self.engine, self._alone, measuring)
 
     @asynccontextmanager
-    async def running(self, run: OpenRun, timers: StepTimers) -> AsyncIterator[None]:
+    async def running(self, run: TrainingRun, timers: StepTimers) -> AsyncIterator[None]:
         """Decide for this run while the body runs. timers: of steps of blocks at a worker."""
         try:
             async with polling(partial(self.look, run)), self._jobs.running(run, timers, self.apply):
@@ -101,7 +102,7 @@ class DecisionLoop:
             await self._links.close()
             self._log_outcome()
 
-    async def look(self, run: OpenRun, seconds: float) -> None:
+    async def look(self, run: TrainingRun, seconds: float) -> None:
         """Observe once, and act on the result. seconds: any clock that never goes back."""
         deployer = run.deployer
         async with self._alone:
@@ -135,7 +136,7 @@ class DecisionLoop:
             if decision is not None:
                 self.apply(deployer, decision)
 
-    def _rest(self, deployer: PlacementController, seconds: float, *, is_known: bool) -> None:
+    def _rest(self, deployer: Deployer, seconds: float, *, is_known: bool) -> None:
         """Judge nothing until the next look."""
         if deployer.moving:  # as another wants it
             self._links.end()
@@ -163,7 +164,7 @@ class DecisionLoop:
         sends_narrow = any(route.sender == self._here for route, _ in self.engine.layout.widths)
         return {self._here: encoding} if sends_narrow else {}
 
-    async def _report_placement(self, run: OpenRun, seconds: float) -> bool:
+    async def _report_placement(self, run: TrainingRun, seconds: float) -> bool:
         """Report workers and a layout that the engine does not know yet: its own proposal, done or given up, an operator's, or
         recovery's. Returns whether the engine can decide from there."""
         deployer, members = run.deployer, run.session.members
@@ -213,7 +214,7 @@ class DecisionLoop:
         await self._constrain_as_pinned()
         _log.info("the engine goes on with another trainer", trainer=trainer)
 
-    def apply(self, deployer: PlacementController, decision: Decision) -> None:
+    def apply(self, deployer: Deployer, decision: Decision) -> None:
         """Request what the engine has decided."""
         wanted, today = decision.layout, layout_of(deployer.placement, codec_bits)
         _log.info(
@@ -235,7 +236,7 @@ class DecisionLoop:
         give_up_seconds = decision.abandon_after_seconds if moves else math.inf
         self._want(deployer, wanted, give_up_seconds if math.isfinite(give_up_seconds) else None)
 
-    def _want(self, deployer: PlacementController, layout: Layout, give_up_seconds: float | None = None) -> None:
+    def _want(self, deployer: Deployer, layout: Layout, give_up_seconds: float | None = None) -> None:
         if self._other_trainer(deployer.placement) is not None:  # it was handed over since
             return
         try:

@@ -16,7 +16,8 @@ import structlog
 from edge_agent.adaptation.measuring import Measuring, StepTimers
 from edge_agent.planning import Decision, Engine
 from edge_agent.planning.engine.returning import return_search
-from edge_agent.training.open_run import OpenRun, PlacementController
+from edge_agent.training.deployer import Deployer
+from edge_agent.training.training_run import TrainingRun
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered, meanwhile
 from shared.errors import IsthmusError, PlanError
@@ -29,7 +30,7 @@ ASK_SECONDS = 30.0
 SEARCHING_PART = 0.05
 """Part of the time that searches may take at most."""
 
-Apply = Callable[[PlacementController, Decision], None]
+Apply = Callable[[Deployer, Decision], None]
 
 
 class Jobs:
@@ -50,7 +51,7 @@ class Jobs:
         self._looked.set()
 
     @asynccontextmanager
-    async def running(self, run: OpenRun, timers: StepTimers, apply: Apply) -> AsyncIterator[None]:
+    async def running(self, run: TrainingRun, timers: StepTimers, apply: Apply) -> AsyncIterator[None]:
         """Do the work while the body runs. apply: has a decision carried out."""
         try:
             async with meanwhile(self._after_looks(timers)), meanwhile(self._ask_who_is_back(run, apply)):
@@ -86,7 +87,7 @@ class Jobs:
         """Search no more until searches have taken their part of the time only."""
         self._next_search_seconds = time.monotonic() + worked_seconds * (1.0 / SEARCHING_PART - 1.0)
 
-    async def _ask_who_is_back(self, run: OpenRun, apply: Apply) -> None:
+    async def _ask_who_is_back(self, run: TrainingRun, apply: Apply) -> None:
         """Ask those that were left out, but for those that answered all the time."""
         members = run.session.members
         while True:
@@ -97,7 +98,7 @@ class Jobs:
             if back or self._engine.is_elsewhere:
                 await self.take_back(run.deployer, back, apply)
 
-    async def take_back(self, deployer: PlacementController, back: Sequence[str], apply: Apply) -> None:
+    async def take_back(self, deployer: Deployer, back: Sequence[str], apply: Apply) -> None:
         """Take trainers back that answer again, if that is worth it, or leave a layout that the profile does not know."""
         engine = self._engine
         question, search = engine.question, return_search(engine.question, engine.conditions, back)

@@ -20,7 +20,7 @@ from edge_agent.experiment.exchanging import exchange_by, is_made_again
 from edge_agent.observability.metrics import SharingMetrics
 from edge_agent.planning.schedules import STRATEGIES, ScheduleAgain
 from edge_agent.training.choosers import Chooser
-from edge_agent.training.open_run import PlacementController
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.statistics import Statistics
 from shared.events import Events
 from shared.placement import Program
@@ -38,7 +38,7 @@ class Rescheduling:
         self._metrics = metrics
 
     @asynccontextmanager
-    async def running(self, deployer: PlacementController, program: Program) -> AsyncIterator[None]:
+    async def running(self, deployer: Deployer, program: Program) -> AsyncIterator[None]:
         """Make schedules for this deployer while the body runs. program: of this device in each step."""
         self._times.forget()
         experiment = deployer.experiment
@@ -47,9 +47,7 @@ class Rescheduling:
         async with polling(partial(self._look, deployer, layers, again)):
             yield
 
-    async def _look(
-        self, deployer: PlacementController, measured: MeasuredLayers, again: ScheduleAgain, _seconds: float
-    ) -> None:
+    async def _look(self, deployer: Deployer, measured: MeasuredLayers, again: ScheduleAgain, _seconds: float) -> None:
         layers, step, before = measured.now(), self._statistics.steps, deployer.placement
         if layers is None or not again.is_due(layers, step):
             return

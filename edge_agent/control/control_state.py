@@ -9,10 +9,10 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
 from edge_agent.training.events import Activity, HandedOver
-from edge_agent.training.open_run import OpenRun
 from edge_agent.training.pause import Pause
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import LocalFiles
 
 
@@ -35,7 +35,7 @@ class ControlState:
         self.pause = pause
         self.pinning = pinning
         self.folder = folder
-        self.run: OpenRun | None = None
+        self.run: TrainingRun | None = None
         """None until there is one with an open session."""
         self.decisions: DecisionLoop | None = None
         """The decisions of the run's engine; None without one."""
@@ -45,7 +45,7 @@ class ControlState:
         """Set when nothing more comes."""
         self._began_seconds = time.monotonic()
 
-    async def begin(self, run: OpenRun, decisions: DecisionLoop | None, choice: TrainerChoice | None) -> None:
+    async def begin(self, run: TrainingRun, decisions: DecisionLoop | None, choice: TrainerChoice | None) -> None:
         """Control this run from now on. Earlier pins hold in it too."""
         self.run = run
         self.decisions = decisions

@@ -10,7 +10,7 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.deployment_config import DeploymentConfig
 from edge_agent.experiment.building import trainers_with_blocks, with_settings
 from edge_agent.training.choosers import Chooser
-from edge_agent.training.open_run import PlacementController
+from edge_agent.training.deployer import Deployer
 from shared.errors import IsthmusError
 from shared.placement import Cargo, chain_workers
 from shared.registry import bit_widths, codec_bits, codec_of_bits
@@ -48,15 +48,15 @@ class Pinning:
     def __init__(self, configured: DeploymentConfig) -> None:
         self._configured = configured
         self.now = Pins()
-        self._controller: PlacementController | None = None
+        self._deployer: Deployer | None = None
         self._decisions: DecisionLoop | None = None
         self._alone = asyncio.Lock()
         """Held while pins change."""
 
-    async def begin(self, controller: PlacementController, decisions: DecisionLoop | None) -> None:
+    async def begin(self, deployer: Deployer, decisions: DecisionLoop | None) -> None:
         """Pin in this run from now on."""
-        self._controller, self._decisions = controller, decisions
-        controller.pinned_trainer = self.now.trainer
+        self._deployer, self._decisions = deployer, decisions
+        deployer.pinned_trainer = self.now.trainer
         if self.now != Pins():
             await self._change()
 
@@ -67,18 +67,18 @@ class Pinning:
         """
         if wanted == Pins():
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, "nothing to pin; give cut, bits, staleness or trainer")
-        if wanted.cuts is not None and self._controller is not None:
-            before = self._controller.placement
+        if wanted.cuts is not None and self._deployer is not None:
+            before = self._deployer.placement
             if chain_workers(before) is None:
                 raise StatusError(
                     grpc.StatusCode.FAILED_PRECONDITION,
                     "the placement is not of workers that each run the next blocks, so there is no cut to pin",
                 )
-            self._controller.experiment.cut_at(wanted.cuts, before)
-        if wanted.trainer is not None and self._controller is not None:
-            before = self._controller.placement
+            self._deployer.experiment.cut_at(wanted.cuts, before)
+        if wanted.trainer is not None and self._deployer is not None:
+            before = self._deployer.placement
             if trainers_with_blocks(before) != [wanted.trainer]:
-                self._controller.experiment.handed_over(before, wanted.trainer)
+                self._deployer.experiment.handed_over(before, wanted.trainer)
         if wanted.bits is not None and wanted.bits not in bit_widths():
             widths = ", ".join(map(str, bit_widths()))
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, f"bits is {wanted.bits}; it must be one of {widths}")
@@ -124,22 +124,22 @@ class Pinning:
 
         Returns False where a request of a higher chooser stands.
         """
-        if (controller := self._controller) is None:
+        if (deployer := self._deployer) is None:
             return True
-        before, pins = controller.placement, self.now
+        before, pins = deployer.placement, self.now
         placement = before
         if pins.trainer is not None and len(having := trainers_with_blocks(before)) == 1 and having != [pins.trainer]:
-            placement = controller.experiment.handed_over(before, pins.trainer)
+            placement = deployer.experiment.handed_over(before, pins.trainer)
         workers = chain_workers(placement)
         if pins.cuts is not None and workers and len(pins.cuts) + 1 in (len(workers), len(before.workers)):
-            placement = controller.experiment.cut_at(pins.cuts, placement)
+            placement = deployer.experiment.cut_at(pins.cuts, placement)
         placement = with_settings(placement, pins.staleness, {})
         if pins.bits is not None:
             wide = codec_of_bits(pins.bits, self._configured.first_codec)
             others = {route: name for route, name in placement.codecs.items() if route.cargo is Cargo.FEATURE}
             changed = {route: wide for route, name in others.items() if codec_bits(name) != pins.bits}
             placement = replace(placement, codecs={**placement.codecs, **changed})
-        return placement == before or controller.want(placement, Chooser.OPERATOR)
+        return placement == before or deployer.want(placement, Chooser.OPERATOR)
 
     async def _change(self, **values: Any) -> None:
         async with self._alone:
@@ -156,8 +156,8 @@ class Pinning:
 
     def _set(self, pins: Pins) -> None:
         self.now = pins
-        if self._controller is not None:
-            self._controller.pinned_trainer = pins.trainer
+        if self._deployer is not None:
+            self._deployer.pinned_trainer = pins.trainer
 
     async def _tell_engine(self, pins: Pins) -> None:
         if self._decisions is not None:

@@ -18,8 +18,9 @@ from edge_agent.experiment.building import trainers_with_blocks
 from edge_agent.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
 from edge_agent.sessions.stored_session import stored_sessions
 from edge_agent.training.choosers import Chooser
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import Activity, ActivityChanged
-from edge_agent.training.open_run import OpenRun, PlacementController
+from edge_agent.training.training_run import TrainingRun
 from shared.control.answers import set_level, watch
 from shared.control.serving import Health, control_handlers, serving_operators
 from shared.errors import ConfigError, DataError, IsthmusError, PlanError, StoppedError
@@ -140,7 +141,7 @@ class EdgeControl:
             raise
         return pb.PinResponse(pinned=pins_message(self._state.pinning.now))
 
-    async def _in_force(self, run: OpenRun, wanted: Pins) -> None:
+    async def _in_force(self, run: TrainingRun, wanted: Pins) -> None:
         """Wait until pins are in force. A later request that they bound has them, too.
 
         Raises StoppedError or RefusedError if that does not happen.
@@ -287,19 +288,19 @@ class EdgeControl:
                 "all; drain without --finish, or with --leave",
             )
 
-    def _open_run(self) -> OpenRun:
+    def _open_run(self) -> TrainingRun:
         run = self._state.run
         if run is None or self._state.ended.is_set():
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "no session is open now; try again when one is")
         return run
 
 
-async def judged(controller: PlacementController, document: object) -> Placement:
+async def judged(deployer: Deployer, document: object) -> Placement:
     """The placement that a document says, judged beside the event loop. Raises ConfigError or DataError."""
     before = None
-    while before is not controller.placement:  # The document may leave unchanged what another request changes.
-        before = controller.placement
-        wanted = await asyncio.to_thread(controller.experiment.placed, document, before)
+    while before is not deployer.placement:  # The document may leave unchanged what another request changes.
+        before = deployer.placement
+        wanted = await asyncio.to_thread(deployer.experiment.placed, document, before)
     return wanted
 
 

@@ -11,8 +11,8 @@ from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins
 from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
 from edge_agent.training.history import HistoryRow
-from edge_agent.training.open_run import OpenRun
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import CheckpointName
 from shared.control.answers import deployment_status, level_now
 from shared.telemetry.step_series import Distribution
@@ -147,18 +147,18 @@ def session_statuses(
     return statuses
 
 
-def _add_session(status: pb.EdgeStatus, run: OpenRun) -> None:
+def _add_session(status: pb.EdgeStatus, run: TrainingRun) -> None:
     record = run.session.stored.record
     status.session_id = record.session_id
-    status.attached = run.attached
+    status.attached = run.training.attached
     blocks = len(run.session.experiment.chain.blocks)
     status.deployment.CopyFrom(deployment_status(run.deployer.deployment, blocks))
     if (wanted := run.deployer.wanted_edge_blocks) is not None:
         status.deployment.wanted_edge_blocks = wanted
     status.chosen_by = str(run.deployer.chosen_by)
     status.refused_change = run.deployer.refusal
-    status.batches_in_flight = run.in_flight
-    status.queues.CopyFrom(pb.EdgeQueues(**run.waiting))
+    status.batches_in_flight = run.step_runner.in_flight
+    status.queues.CopyFrom(pb.EdgeQueues(**run.step_runner.waiting))
     if record.shared is not None:
         status.last_checkpoint.step = record.shared[1]
         status.last_checkpoint.lacks_replicas = run.checkpointer.lacks_replicas

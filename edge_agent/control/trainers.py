@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from edge_agent.sessions.joining import OTHERS_SECONDS
-from edge_agent.training.open_run import OpenRun
+from edge_agent.training.training_run import TrainingRun
 from shared.client.trainer import TrainerClient
 from shared.concurrency.tasks import gathered
 from shared.errors import BusyError, IsthmusError
@@ -12,7 +12,7 @@ from shared.placement import held_blocks, ranges_of
 from shared.wire.isthmus.v1 import control_pb2 as pb
 
 
-async def trainer_listings(run: OpenRun, ranking: Mapping[str, float]) -> list[pb.TrainerListing]:
+async def trainer_listings(run: TrainingRun, ranking: Mapping[str, float]) -> list[pb.TrainerListing]:
     """Ask every configured trainer whether it answers, and tell what it is to the session.
 
     ranking: seconds of a step with those among which the run chooses.
@@ -21,7 +21,7 @@ async def trainer_listings(run: OpenRun, ranking: Mapping[str, float]) -> list[p
     return await gathered(*(_listing(run, name, ranking.get(name)) for name in names))
 
 
-async def _listing(run: OpenRun, name: str, seconds_per_step: float | None) -> pb.TrainerListing:
+async def _listing(run: TrainingRun, name: str, seconds_per_step: float | None) -> pb.TrainerListing:
     members, role = run.session.members, pb.TRAINER_ROLE_MEMBER
     if name in members.candidates:
         role = pb.TRAINER_ROLE_CANDIDATE

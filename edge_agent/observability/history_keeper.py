@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.experiment.building import Experiment
+from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.events import BeganAgain, Ended, Evaluated, Finishing, RolledBack, RowAdded, SessionOpened
 from edge_agent.training.history import HistoryFile, HistoryRow
-from edge_agent.training.open_run import OpenedSession
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_figures import StepFigure
 from shared.concurrency.threads import WorkerThread
@@ -74,7 +74,7 @@ class HistoryKeeper:
         if not self._experiment.evaluates_at(step) and not (rows and rows[-1].step == step):
             self._add(None)
 
-    def _begin(self, session: OpenedSession) -> None:
+    def _begin(self, session: OpenSession) -> None:
         if self._experiment is None and session.experiment.config.member is not None:
             self._may_be_back = True
             self._statistics.of_steps.keep(self._directory)

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from edge_agent.observability.known_gauge import KnownGauge
 from edge_agent.planning import Reason
 from edge_agent.training.choosers import Chooser
-from edge_agent.training.open_run import InFlight
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.training_run import TrainingRun
 from shared.placement import AGENT
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
@@ -276,10 +276,10 @@ class EdgeMetrics(TrainingMetrics):
         self.handovers.labels(str(by)).inc()
         self.handover_seconds.observe(pause_seconds)
 
-    def watch(self, run: InFlight) -> None:
+    def watch(self, run: TrainingRun) -> None:
         """Read the batches under way from `run`, at each scrape and on the scraper's thread."""
-        self._in_flight.set_function(lambda: run.in_flight)
-        self._attached.set_function(lambda: run.attached)
+        self._in_flight.set_function(lambda: run.step_runner.in_flight)
+        self._attached.set_function(lambda: run.training.attached)
         for queue in QUEUES:
             self.queue_items.labels(queue).set_function(partial(_waiting, run, queue))
 
@@ -336,8 +336,8 @@ def _bytes(bits: float | None) -> float | None:
     return None if bits is None else bits / 8
 
 
-def _waiting(run: InFlight, queue: str) -> int:
-    return run.waiting[queue]
+def _waiting(run: TrainingRun, queue: str) -> int:
+    return run.step_runner.waiting[queue]
 
 
 def _bits(codec: str) -> int | None:

@@ -15,9 +15,9 @@ from shared.placement import Deployment, Link, Placement
 from shared.transport.stream.duplex import Duplex
 
 if TYPE_CHECKING:
-    from edge_agent.training.open_run import OpenRun
     from edge_agent.training.result import Summary
     from edge_agent.training.statistics import Statistics
+    from edge_agent.training.training_run import TrainingRun
 
 
 class Activity(Enum):
@@ -56,7 +56,7 @@ class Prepared(Event):
 class SessionOpened(Event):
     """Training is about to begin, or to begin again in another session."""
 
-    run: "OpenRun"
+    run: "TrainingRun"
 
 
 @dataclass(frozen=True, slots=True)

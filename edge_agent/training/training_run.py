@@ -47,25 +47,11 @@ class TrainingRun:
         self.training = training
         self.checkpointer = self.training.checkpointer
         self.deployer = self.training.deployer
+        self.step_runner = self.training.step_runner
         self._boundary = pause.boundary
         self._shutdown = pause.shutdown
         self._emit = emit
         self._statistics = statistics
-
-    @property
-    def in_flight(self) -> int:
-        """Count as `OpenRun` says."""
-        return self.training.step_runner.in_flight
-
-    @property
-    def waiting(self) -> dict[str, int]:
-        """Count as `OpenRun` says."""
-        return self.training.step_runner.waiting
-
-    @property
-    def attached(self) -> bool:
-        """Tell as `OpenRun` says."""
-        return self.training.attached
 
     async def run(self, write_result: Callable[[TrainingResult], object], *, resumed: bool) -> TrainingResult:
         """Run from the beginning, or from the stored checkpoints if `resumed`, and close the session at the end.

@@ -31,8 +31,9 @@ from edge_agent.planning.engine.prospects import DEVICE, Place, Prospects, Seen,
 from edge_agent.planning.families.pair import best_pairs
 from edge_agent.planning.papers.edgemove import EdgeMove
 from edge_agent.training.choosers import Chooser
-from edge_agent.training.open_run import OpenRun, PlacementController
+from edge_agent.training.deployer import Deployer
 from edge_agent.training.statistics import RecentMean, Statistics
+from edge_agent.training.training_run import TrainingRun
 from shared.errors import ConfigError, DataError, IsthmusError, ModelError, PlanError, RefusedError
 from shared.placement import AGENT, Placement, held_blocks
 from shared.registry import codec_bits
@@ -86,7 +87,7 @@ class TrainerChoice:
         self._metrics.probe_bytes.value += count
 
     @asynccontextmanager
-    async def running(self, run: OpenRun, decisions: DecisionLoop | None) -> AsyncIterator[None]:
+    async def running(self, run: TrainingRun, decisions: DecisionLoop | None) -> AsyncIterator[None]:
         """Choose for this run while the body runs. decisions: of its engine; None where the policy moves the cut."""
         async with self.probes.running():
             try:
@@ -97,7 +98,7 @@ class TrainerChoice:
                     self._going.cancel()
                     await asyncio.wait({self._going})
 
-    async def look(self, run: OpenRun, decisions: DecisionLoop | None, seconds: float) -> None:
+    async def look(self, run: TrainingRun, decisions: DecisionLoop | None, seconds: float) -> None:
         """Probe what is due, weigh all candidates, and act on the result."""
         deployer = run.deployer
         self.probes.look(seconds, run.session.members.keys())
@@ -131,7 +132,7 @@ class TrainerChoice:
         if self._may_choose(deployer, decisions):  # an operator may have come meanwhile
             self._go(deployer, seen, wanted, today.place.candidate)
 
-    def _may_choose(self, deployer: PlacementController, decisions: DecisionLoop | None) -> bool:
+    def _may_choose(self, deployer: Deployer, decisions: DecisionLoop | None) -> bool:
         return not self._is_resting(decisions) and not deployer.moving and has_one_cut(deployer.placement)
 
     def _is_lost(self, place: int) -> bool:
@@ -229,7 +230,7 @@ class TrainerChoice:
                 wanted.append((name, first if is_known else 0.0, cut))
         self.probes.measure(today.seconds, wanted, most_seconds)
 
-    def _go(self, deployer: PlacementController, seen: Seen, wanted: Place, today: int) -> None:
+    def _go(self, deployer: Deployer, seen: Seen, wanted: Place, today: int) -> None:
         """Request what the policy proposes. today: the candidate of now."""
         target, seconds = self._names[wanted.candidate], seen.step_seconds
         try:
@@ -264,7 +265,7 @@ class TrainerChoice:
         layout = self._prospects.pairs.layout(wanted.row, trainer)
         return self._experiment.laid_out(layout, self._experiment.with_trainer(before, trainer))
 
-    async def _follow(self, deployer: PlacementController, target: str, seconds: float) -> None:
+    async def _follow(self, deployer: Deployer, target: str, seconds: float) -> None:
         """Wait until the request is in force. A candidate that refuses is left out."""
         try:
             await deployer.in_force()
