@@ -10,7 +10,7 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import CheckpointShared
 from edge_agent.training.keeper import appoint_keeper
-from edge_agent.training.leaving import Leaving
+from edge_agent.training.stopping_trainers import StoppingTrainers
 from shared.errors import IsthmusError
 from shared.placement import Placement
 
@@ -24,7 +24,7 @@ class Admissions:
         self,
         session: OpenSession,
         deployer: Deployer,
-        leaving: Leaving,
+        stopping: StoppingTrainers,
         due: asyncio.Event,
         *,
         keeps_checkpoints: bool,
@@ -32,7 +32,7 @@ class Admissions:
         """due: set when a placement needs trainers that are no members yet, or a trainer is to be left."""
         self._session = session
         self._deployer = deployer
-        self._leaving = leaving
+        self._stopping = stopping
         self._due = due
         self._keeps_checkpoints = keeps_checkpoints
         self._shared: Placement | None = None
@@ -47,7 +47,7 @@ class Admissions:
         """Keep the members, until this is cancelled: between two joins of the trainers, while links are up."""
         while True:
             self._due.clear()
-            await self._leaving.leave()
+            await self._stopping.hand_over()
             await release_stand_ins(self._session)
             await self._deployer.prepare()
             await self._tell_those_behind()

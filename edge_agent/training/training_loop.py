@@ -21,7 +21,6 @@ from edge_agent.training.admissions import Admissions
 from edge_agent.training.best_weights import BestWeights
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
-from edge_agent.training.detours import Detours
 from edge_agent.training.divergence import LossCheck
 from edge_agent.training.early_end import EarlyEnd
 from edge_agent.training.evaluation import Evaluator
@@ -38,15 +37,16 @@ from edge_agent.training.events import (
 )
 from edge_agent.training.group_exit import GroupExit
 from edge_agent.training.improvement import rate_drops
-from edge_agent.training.leaving import Leaving
 from edge_agent.training.links import Links
 from edge_agent.training.pause import Pause
 from edge_agent.training.placement_change import tickets_in_force
 from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement
 from edge_agent.training.rejoiner import Rejoiner
+from edge_agent.training.relayed_trainers import RelayedTrainers
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_runner import StepRunner
+from edge_agent.training.stopping_trainers import StoppingTrainers
 from shared.concurrency.tasks import meanwhile
 from shared.errors import IsthmusError
 from shared.events import Events
@@ -99,11 +99,13 @@ class TrainingLoop:
         membership_due = asyncio.Event()
         self.deployer = Deployer(session, device, boundary, emit, self._may_change, membership_due)
         keeps = self.checkpointer.keeps
-        self._leaving = Leaving(session, self.deployer, boundary, membership_due)
-        events.subscribe(WorkerStops, self._leaving.note)
-        self._admissions = Admissions(session, self.deployer, self._leaving, membership_due, keeps_checkpoints=keeps)
+        self._stopping_trainers = StoppingTrainers(session, self.deployer, boundary, membership_due)
+        events.subscribe(WorkerStops, self._stopping_trainers.note)
+        self._admissions = Admissions(
+            session, self.deployer, self._stopping_trainers, membership_due, keeps_checkpoints=keeps
+        )
         events.subscribe(CheckpointShared, self._admissions.note_shared)
-        self._detours = Detours(session, self.deployer, events)
+        self._relayed = RelayedTrainers(session, self.deployer, events)
         self._evaluator = Evaluator(session)
         self._best = BestWeights(session, statistics)
         self._aggregator = aggregator
@@ -146,7 +148,7 @@ class TrainingLoop:
         """
         self._resumes = resumed
         self.checkpointer.count_from(0)
-        async with self._session.keep_alive(), meanwhile(self._detours.keep()):
+        async with self._session.keep_alive(), meanwhile(self._relayed.keep()):
             action = Action.JOIN
             while action is not Action.FINISH:
                 action = await self._train()
@@ -278,9 +280,9 @@ class TrainingLoop:
         told = BoundaryReached(is_end, is_leaving, self._must_stop, self.deployer.is_due, self._pause.requested)
         action = self._session.coordinator.tell(told)
         # A trainer that is about to stop may be gone before its blocks have come home, or its successor has refused them.
-        may_lose_blocks = action in (Action.FETCH, Action.CHANGE) and self._leaving.is_under_way
+        may_lose_blocks = action in (Action.FETCH, Action.CHANGE) and self._stopping_trainers.may_be_gone
         if action is Action.CHECKPOINT:
-            self._leaving.must_stop = False
+            self._stopping_trainers.must_stop = False
         is_kept = action is Action.FETCH and self._experiment.config.checkpoints.keep_finished
         if action is Action.CHECKPOINT or may_lose_blocks or is_kept:
             await self._take_last_checkpoint()
@@ -288,7 +290,7 @@ class TrainingLoop:
 
     @property
     def _must_stop(self) -> bool:
-        return self._pause.shutdown.requested or self._leaving.must_stop
+        return self._pause.shutdown.requested or self._stopping_trainers.must_stop
 
     async def _evaluate_if_due(self) -> None:
         experiment, step = self._experiment, self.step

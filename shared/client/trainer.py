@@ -16,10 +16,10 @@ from shared.client.answers import AnswerJudge
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN, TrainerAccess, ticket_metadata
-from shared.client.detour import Detour, relay_call
 from shared.client.idle_timeout import MOST_SECONDS_OF_WORK, IdleTimeout
 from shared.client.link_call import METHOD, LinkCall, StreamListener
 from shared.client.methods import method_path
+from shared.client.relay_socket import RelaySocket, relay_call
 from shared.codec import aligned_buffer, codec_by_name
 from shared.config import LinkConfig
 from shared.errors import ProtocolError
@@ -53,7 +53,7 @@ class TrainerClient:
         self._connection = TrainerConnection(trainer, link, emit, access)
         self._link = link
         self._judge = AnswerJudge(trainer.address)
-        self._detour: Detour | None = None
+        self._relay_socket: RelaySocket | None = None
         """Way through another trainer; None where this one is dialled itself."""
 
     @property
@@ -68,8 +68,8 @@ class TrainerClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self._connection.close()
-        if self._detour is not None:
-            await self._detour.close()
+        if self._relay_socket is not None:
+            await self._relay_socket.close()
 
     async def go_through(self, other: "TrainerClient | None", run_id: str) -> None:
         """Dial the trainer through another one from now on, which carries the bytes; with None dial it itself.
@@ -77,12 +77,12 @@ class TrainerClient:
         See `TrainerService.Relay`. Calls that are under way end with UnreachableError. run_id: for the other trainer's log.
         Raises UnreachableError if this device has no socket for that; then nothing changes.
         """
-        detour, socket = None, None
+        relay_socket, path = None, None
         if other is not None:
-            detour = Detour(lambda address: relay_call(other._connection, address, run_id), self.address)
-            socket = await detour.open()
-        before, self._detour = self._detour, detour
-        self._connection.reroute(socket)
+            relay_socket = RelaySocket(lambda address: relay_call(other._connection, address, run_id), self.address)
+            path = await relay_socket.open()
+        before, self._relay_socket = self._relay_socket, relay_socket
+        self._connection.reroute(path)
         if before is not None:
             await before.close()
 
@@ -147,20 +147,11 @@ class TrainerClient:
 
     async def _train_copy(self, request: pb.TrainCopyRequest) -> pb.TrainCopyResponse:
         """The last answer. The trainer may take long, though not for ever, and not be silent for long."""
-        method: Any = self._connection.control.unary_stream(
-            method_path("TrainCopy"),
-            request_serializer=pb.TrainCopyRequest.SerializeToString,
-            response_deserializer=message_deserializer(pb.TrainCopyResponse),
-        )
-        call = method(request, metadata=self._connection.metadata())
         end: pb.TrainCopyResponse | None = None
-        try:
-            async with self._connection.idle_timeout("TrainCopy", most_seconds=MOST_SECONDS_OF_WORK) as idle_timeout:
-                while (answer := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
-                    idle_timeout.renew()
-                    end = answer
-        finally:
-            call.cancel()
+        answers = self._answers("TrainCopy", request, pb.TrainCopyResponse, MOST_SECONDS_OF_WORK)
+        async with aclosing(answers):
+            async for answer in answers:
+                end = answer
         if end is None:
             raise ProtocolError("the trainer ended the training of a copy without an answer")
         return end

@@ -94,10 +94,10 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "edge_agent.observability.history_keeper:HistoryKeeper._show",
     ),
     ("detour", Fault.KILL_AGENT): (
-        "edge_agent.training.detours:Detours._go",
-        "edge_agent.training.detours:Detours._hand_over",
-        "shared.client.detour:Detour.open",
-        "shared.client.detour:Detour.close",
+        "edge_agent.training.relayed_trainers:RelayedTrainers._go",
+        "edge_agent.training.relayed_trainers:RelayedTrainers._hand_over",
+        "shared.client.relay_socket:RelaySocket.open",
+        "shared.client.relay_socket:RelaySocket.close",
     ),
     ("relaying", Fault.KILL_RELAYING): (
         "cloud_trainer.rpc.relays:_opening",

@@ -151,9 +151,9 @@ async def test_a_pinned_trainer_stays_and_is_reached_by_itself_when_it_is_back(w
         if progress.steps >= 3 * CUT_AT and len(pinned) == 1:
             pinned.append("back")
             ways.proxies.clear()  # it is in reach again, and the way through the other one is lost
-            asyncio.get_running_loop().call_soon(drop_the_detour)
+            asyncio.get_running_loop().call_soon(drop_the_relay)
 
-    def drop_the_detour():
+    def drop_the_relay():
         relaying.inject(Fault.DROP)
         relaying.inject(Fault.FREEZE)
 

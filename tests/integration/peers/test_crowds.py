@@ -9,7 +9,7 @@ import pytest
 
 from cloud_trainer.config import PeersConfig
 from isthmus import run_training
-from shared.client.detour import relay_call
+from shared.client.relay_socket import relay_call
 from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.integration.peers.test_large_placements import LONGEST_CHECK_SECONDS, MOST_MEASUREMENTS, checks_until

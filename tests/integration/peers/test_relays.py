@@ -15,7 +15,7 @@ from cloud_trainer.rpc import relays
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
 from shared.client.credentials import PLAIN
-from shared.client.detour import Detour, relay_call
+from shared.client.relay_socket import RelaySocket, relay_call
 from shared.config import LinkConfig
 from shared.errors import BusyError, ProtocolError, RefusedError, UnreachableError
 from shared.events import ignore
@@ -66,14 +66,14 @@ async def test_bytes_come_back_through_a_socket_as_they_were():
         running_trainer(f'peers.allowed=["{far}"]') as server,
         connected(server.address) as connection,
     ):
-        detour = Detour(lambda address: relay_call(connection, address, RUN), far)
-        path = await detour.open()
+        relay_socket = RelaySocket(lambda address: relay_call(connection, address, RUN), far)
+        path = await relay_socket.open()
         reader, writer = await asyncio.open_unix_connection(path)
         sent = bytes(range(256)) * 2000
         writer.write(sent)
         assert await reader.readexactly(len(sent)) == sent
         writer.close()
-        await detour.close()
+        await relay_socket.close()
         assert not path.parent.exists()
 
 
@@ -293,14 +293,14 @@ async def test_without_a_place_for_a_socket_that_is_said_and_nothing_is_left(tmp
     monkeypatch.setattr("tempfile.tempdir", str(place))
     async with running_trainer() as server, connected(server.address) as connection:
         with pytest.raises(UnreachableError, match="no socket can be made here"):
-            await Detour(lambda address: relay_call(connection, address, RUN), "127.0.0.1:1").open()
+            await RelaySocket(lambda address: relay_call(connection, address, RUN), "127.0.0.1:1").open()
     assert not [*place.iterdir()]
 
 
 async def test_a_connection_that_is_not_carried_is_closed():
     async with running_trainer() as server, connected(server.address) as connection:
-        detour = Detour(lambda address: relay_call(connection, address, RUN), "127.0.0.1:1")
-        reader, writer = await asyncio.open_unix_connection(await detour.open())
+        relay_socket = RelaySocket(lambda address: relay_call(connection, address, RUN), "127.0.0.1:1")
+        reader, writer = await asyncio.open_unix_connection(await relay_socket.open())
         assert await reader.read() == b""
         writer.close()
-        await detour.close()
+        await relay_socket.close()

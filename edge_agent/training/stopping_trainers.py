@@ -19,8 +19,8 @@ from shared.placement import AGENT
 _log = structlog.get_logger(__name__)
 
 
-class Leaving:
-    """The leaving of one session's trainers. Used on the event loop."""
+class StoppingTrainers:
+    """The trainers of one session that are about to stop. Used on the event loop."""
 
     def __init__(self, session: OpenSession, deployer: Deployer, boundary: StepBoundary, due: asyncio.Event) -> None:
         """due: set when a trainer is to be left."""
@@ -33,8 +33,8 @@ class Leaving:
         """True if a trainer is about to stop, nobody takes over, and the run has not reacted yet."""
 
     @property
-    def is_under_way(self) -> bool:
-        """Tell whether a trainer that has blocks may be gone before it is left."""
+    def may_be_gone(self) -> bool:
+        """Tell whether one that has blocks may be gone before it is left."""
         return bool(self._stopping) or self.must_stop or self._deployer.leaves_a_stopping_trainer
 
     def note(self, event: WorkerStops) -> None:
@@ -44,8 +44,8 @@ class Leaving:
             self._stopping.add(event.worker)
             self._due.set()
 
-    async def leave(self) -> None:
-        """Request handovers from the trainers that are about to stop. The coordinator says what follows where that fails."""
+    async def hand_over(self) -> None:
+        """Request handovers from them. The coordinator says what follows where that fails."""
         while self._stopping:
             name = next(iter(self._stopping))
             has_blocks = self._has_blocks(name)

@@ -1,4 +1,4 @@
-"""Detours to trainers that this device cannot reach by itself, through other trainers that can.
+"""Trainers that this device cannot reach by itself: they are dialled through other trainers that can.
 
 A lost link is dialled again that way, and nobody goes back. Then the run may be handed over to the trainer on the way, which is
 in reach.
@@ -35,8 +35,8 @@ FIRST_SECONDS, LONGEST_SECONDS = 0.5, 15.0
 """Waits between attempts to find a way: the ceiling of the first one, and of all."""
 
 
-class Detours:
-    """The detours of one session's trainers. Used on the event loop."""
+class RelayedTrainers:
+    """The trainers of one session that are reached through others. Used on the event loop."""
 
     def __init__(self, session: OpenSession, deployer: Deployer, events: Events) -> None:
         """events: of the training loop."""

@@ -1,4 +1,4 @@
-"""A detour: the way to one trainer through another one, whose `Relay` carries the bytes.
+"""The way to one trainer through another one, whose `Relay` carries the bytes.
 
 gRPC dials a socket of this process, whose connections go on through the other trainer. TLS and the token are those of the
 trainer at the end of the way. No other user of this machine can open the socket.
@@ -99,7 +99,7 @@ async def relay_call(connection: TrainerConnection, address: str, run_id: str) -
         call.cancel()
 
 
-class Detour:
+class RelaySocket:
     """A socket of this process whose connections go to a trainer through another one. Used on the event loop."""
 
     def __init__(self, open_relay: OpenRelay, address: str) -> None:
