@@ -3,8 +3,7 @@
 A trainer that is left out is recorded, and one that stands in for another gets its work.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 import structlog
 
@@ -64,7 +63,8 @@ class Rejoiner:
         """Join the trainers, again after every failure that the run survives. Raises what the run ends with."""
         while True:
             try:
-                if (joined := await self.liveness.watch_over(self._attempts())) is not None:
+                attempts = self._session.retry.run(self._recovery.join_or_go_back)
+                if (joined := await self.liveness.watch_over(attempts)) is not None:
                     break
             except IsthmusError as failure:
                 await self.mend(failure)
@@ -91,9 +91,6 @@ class Rejoiner:
                 raise first from None
             case _:
                 raise failure
-
-    def _attempts(self) -> Coroutine[Any, Any, Rejoined | Restored]:
-        return self._session.retry.run(self._recovery.join_or_go_back)
 
     def _place_stand_ins(self) -> None:
         """Request that trainers that stand in for others have their work by their own names, from the next boundary on."""

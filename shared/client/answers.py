@@ -19,9 +19,9 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 _SHOWN = 40
+"""Largest number of characters of a wrong value that an error shows."""
 _MOST_FIGURES = MOST_METRICS + 2
 """Metrics, loss and accuracy."""
-"""Largest number of characters of a wrong value that an error shows."""
 
 
 class AnswerJudge:
