@@ -23,7 +23,7 @@ from benchmarks.support.machine import machine
 from benchmarks.support.processes import trainer_across
 from benchmarks.support.report import Spread, write_json
 from benchmarks.support.series import Trainings, trainings
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import EdgeConfig
 from shared.config import load_config
 

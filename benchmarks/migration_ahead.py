@@ -20,7 +20,7 @@ from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.deployed import Deployed
 from benchmarks.support.machine import machine
 from benchmarks.support.report import write_json
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import EdgeConfig
 from shared.config import load_config
 from shared.model.features import features_of

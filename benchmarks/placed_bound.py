@@ -26,7 +26,7 @@ from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.machine import machine
 from benchmarks.support.processes import run_agent, trainer_process
 from benchmarks.support.report import Spread, seconds_per_step, write_json
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import EdgeConfig
 from shared.config import load_config
 from shared.model.features import Gradients, Slots, features_of

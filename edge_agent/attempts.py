@@ -16,8 +16,8 @@ from edge_agent.config import EdgeConfig
 from edge_agent.control.control_state import ControlState
 from edge_agent.coordinator import Action, SessionBegun, SessionGone
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.candidates import policy_of
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.planner_names import EDGEMOVE
 from edge_agent.planning import Profile

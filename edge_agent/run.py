@@ -28,8 +28,8 @@ from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.candidates import has_candidates, policy_of
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.small_share import warn_of_small_share
 from edge_agent.experiment.unkept import warn_of_unkept
 from edge_agent.observability.metrics import EdgeMetrics

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import Layout, MeasuredLink, Plan, Profile, Question, Rates, SearchSpace, best, parse_profile
 from edge_agent.planning.measurements import FLOAT32_BITS
 from edge_agent.planning.profile import SCHEMA

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import Progressed, SessionOpened

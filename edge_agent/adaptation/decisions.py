@@ -22,8 +22,8 @@ from edge_agent.adaptation.link_probe import LinkProbe, make_link_probes
 from edge_agent.adaptation.measuring import Measuring, StepTimers
 from edge_agent.adaptation.polling import polling
 from edge_agent.adaptation.seen_links import SeenLinks
-from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.experiment.candidates import has_candidates, policy_of
+from edge_agent.experiment.experiment import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.observability.metrics import EngineMetrics
 from edge_agent.planner_names import EDGEMOVE, FIXED, GREEDY
 from edge_agent.planning import (

@@ -6,8 +6,8 @@ from dataclasses import replace
 import structlog
 
 from edge_agent.config import EngineSection
-from edge_agent.experiment.building import Experiment, has_one_cut
 from edge_agent.experiment.candidates import policy_of
+from edge_agent.experiment.experiment import Experiment, has_one_cut
 from edge_agent.planner_names import BEST
 from edge_agent.planning import FLOAT32_BITS, Engine, EngineConfig, Profile, SearchSpace, layout_of, load_profile
 from shared.errors import ConfigError, DataError, ModelError, PlanError

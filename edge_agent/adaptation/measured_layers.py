@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
-from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.exchanging import carried_shares
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning.profile_operations import FORWARD_SHARE
 from edge_agent.planning.schedules import Layers, bounds_of
 from edge_agent.planning.schedules.profiled import BITS_PER_BYTE

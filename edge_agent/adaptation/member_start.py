@@ -12,8 +12,8 @@ import structlog
 from edge_agent.adaptation.engine_inputs import check_measured
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
 from edge_agent.experiment.exchanging import carried_shares
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.placing import member_on
 from edge_agent.planning import Plan, Profile, Rates, load_profile
 from edge_agent.planning.group_choice import Carried, best_of_group, group_plans

@@ -8,7 +8,7 @@ import structlog
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import Layout, Profile, Question, Rates, SearchSpace, conditions_of, first_layout
 from edge_agent.planning.profile import Hop
 from shared.client.config import TrainerAddressConfig

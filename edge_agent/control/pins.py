@@ -8,7 +8,7 @@ import grpc
 
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.deployment_config import DeploymentConfig
-from edge_agent.experiment.building import trainers_with_blocks, with_settings
+from edge_agent.experiment.experiment import trainers_with_blocks, with_settings
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from shared.errors import IsthmusError

@@ -14,7 +14,7 @@ from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins, check_stands
 from edge_agent.control.status import edge_status, history_answer, pins_message, session_statuses
 from edge_agent.control.trainers import trainer_listings
-from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.experiment.experiment import trainers_with_blocks
 from edge_agent.planner_names import FIXED, GREEDY, RUN_PLANNER_NAMES
 from edge_agent.sessions.stored_session import stored_sessions
 from edge_agent.training.choosers import Chooser

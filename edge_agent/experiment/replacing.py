@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from shared.errors import ConfigError, DataError
 from shared.placement import AGENT, Placement, hand_over, held_blocks, reassign_worker
 

@@ -2,7 +2,7 @@
 
 import structlog
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from shared.placement import held_blocks
 
 _log = structlog.get_logger(__name__)

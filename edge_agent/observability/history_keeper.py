@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.events import BeganAgain, Ended, Evaluated, Finishing, RolledBack, RowAdded, SessionOpened
 from edge_agent.training.history import HistoryFile, HistoryRow

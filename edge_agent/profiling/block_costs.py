@@ -4,7 +4,7 @@ table."""
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import ProfiledBlock
 from edge_agent.planning.prediction import LatencyTable, vector
 from edge_agent.profiling.rounds import Run

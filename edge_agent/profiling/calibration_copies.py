@@ -15,7 +15,7 @@ from edge_agent.config import EdgeConfig
 from edge_agent.data import BatchLoader, Dataset, evaluation_batches
 from edge_agent.data.named import load_dataset
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.profiling.calibration import WHOLE, Lossiness
 from shared.client.trainer import TrainerClient
 from shared.codec import FeedbackMode

@@ -14,7 +14,7 @@ import xxhash
 from pydantic import Field, PositiveFloat
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.improvement_config import FollowedFigure
 from edge_agent.planning.measurements import FLOAT32_BITS
 from edge_agent.planning.profile import Profile

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import structlog
 
-from edge_agent.experiment.building import Experiment, has_one_cut
+from edge_agent.experiment.experiment import Experiment, has_one_cut
 from edge_agent.experiment.placement_report import crossing_bytes, kept_in_memory, memory_of
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.sessions.last_moments import Kill

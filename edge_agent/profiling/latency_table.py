@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, nullcontext
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.placement_config import PlacementSection
 from edge_agent.planning.prediction import (
     REFERENCES,

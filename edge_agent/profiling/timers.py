@@ -11,7 +11,7 @@ from typing import Protocol
 from edge_agent.adaptation.measuring import StepTimer, TimedStep
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.profiling.memory import available_bytes, needed_bytes
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.opening import open_session, session_beside

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.placement_config import PlacementSection
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.links_between import dial_peers

@@ -5,7 +5,7 @@ from functools import partial
 
 import structlog
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.bounds import is_step

@@ -5,7 +5,7 @@ import json
 from contextlib import suppress
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from shared.client.trainer import TrainerClient
 from shared.errors import ConfigError, IsthmusError
 from shared.placement import Placement, document_of, with_worker

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edge_agent.coordinator import Coordinator, CoordinatorState
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.membership import Membership, MemberStatus
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.session_state import SessionState

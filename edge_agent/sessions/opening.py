@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.group_member import adopt_length, deciding_trainer
 from edge_agent.sessions.links_between import check_links
 from edge_agent.sessions.membership import Membership

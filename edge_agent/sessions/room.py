@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from edge_agent.data.shared_memory import check_shared_memory, shared_memory_left
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.stored_session import StoredSession
 from shared.checkpoint import LocalFiles
 from shared.control.formatting import size

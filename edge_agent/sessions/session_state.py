@@ -1,7 +1,7 @@
 """The common state of a session's workers: the placement in force, its checkpoint, and its agent."""
 
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.stored_session import StoredSession
 from shared.placement import Placement, PlacementPlan
 from shared.training.step_log import StepLog

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from edge_agent.coordinator import Action, ChangeDone, ChangeFailed
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.membership import newcomers
 from edge_agent.sessions.open_session import OpenSession

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import structlog
 
-from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.experiment.experiment import trainers_with_blocks
 from edge_agent.sessions.admission import admit
 from edge_agent.sessions.links_between import missing_links
 from edge_agent.sessions.open_session import OpenSession

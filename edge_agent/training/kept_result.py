@@ -8,7 +8,7 @@ from dataclasses import replace
 import structlog
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.best_weights import best_of

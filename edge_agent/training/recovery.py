@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from edge_agent.coordinator import Action, TrainersAnswered, TrainersJoined
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.replacing import plan_without
 from edge_agent.sessions.admission import take_in
 from edge_agent.sessions.device_worker import DeviceWorker

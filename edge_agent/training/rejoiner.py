@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from edge_agent.coordinator import Action, WorkFailed
-from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.experiment.experiment import trainers_with_blocks
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.liveness_monitor import LivenessMonitor
 from edge_agent.sessions.open_session import OpenSession

@@ -12,7 +12,7 @@ from contextlib import suppress
 import structlog
 
 from edge_agent.coordinator import Action, WaySought, WayTaken
-from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.experiment.experiment import trainers_with_blocks
 from edge_agent.planner_names import FIXED
 from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.sessions.open_session import OpenSession

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import structlog
 
 from edge_agent.coordinator import Action, TrainerStopping
-from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.experiment.experiment import trainers_with_blocks
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.successors import successors
 from edge_agent.training.choosers import Chooser

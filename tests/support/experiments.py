@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import Linear, ProfiledBlock, pair_profile
 from shared.model.features import specs_bytes
 

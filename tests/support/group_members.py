@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import EdgeConfig
 from shared.codec import codec_by_name
 from shared.execution.block_slices import Slices

@@ -17,7 +17,7 @@ from typing import Any, cast
 import structlog
 
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.membership import Membership
 from edge_agent.sessions.open_session import OpenSession

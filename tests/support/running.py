@@ -17,7 +17,7 @@ from typing import Any
 
 from cloud_trainer.config import TrainerConfig
 from cloud_trainer.server import TrainerServer
-from edge_agent.experiment.building import trainers_with_blocks
+from edge_agent.experiment.experiment import trainers_with_blocks
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import Progressed, SessionOpened
 from isthmus import EdgeConfig, TrainingResult, run_training

@@ -21,8 +21,8 @@ from edge_agent.adaptation.candidates.probes import CandidateProbes
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import adjust_profile, engine_config, search_space
 from edge_agent.adaptation.polling import polling
-from edge_agent.experiment.building import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.experiment.candidates import policy_of
+from edge_agent.experiment.experiment import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.observability.metrics import CandidateMetrics
 from edge_agent.planner_names import EDGEMOVE, FIXED
 from edge_agent.planning import FLOAT32_BITS, Profile, Question, SearchSpace, layout_of

@@ -9,7 +9,7 @@ from edge_agent.adaptation.candidates.byte_budget import ByteBudget
 from edge_agent.adaptation.candidates.probed import Probed, check_would, measured_rates, probe
 from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import Profile, Question, Rates
 from edge_agent.planning.candidates import Candidate, ranked_candidates
 from shared.client.config import TrainerAddressConfig

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import WorkerProfile
 from edge_agent.sessions.messages import abandon_at, opening_request
 from shared.client.config import TrainerAddressConfig

@@ -21,7 +21,7 @@ from edge_agent.adaptation.candidates.probed import (
     measured_rates,
     probe,
 )
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import WorkerProfile
 from shared.client.credentials import trainer_access
 from shared.client.link_measurement import LinkRates

@@ -15,7 +15,7 @@ import numpy as np
 import structlog
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.placement_config import PlacementSection
 from edge_agent.planning import MeasuredLink, Profile, WorkerProfile, no_times
 from edge_agent.planning.measurements import Linear

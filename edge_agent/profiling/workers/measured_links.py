@@ -2,7 +2,7 @@
 
 import structlog
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.profiling.workers.measured_parts import LinkSection
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Transfer

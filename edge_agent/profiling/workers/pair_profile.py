@@ -10,7 +10,7 @@ import structlog
 from edge_agent.adaptation.link_probe import probe_round_trip
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning.measurements import FLOAT32_BITS, Linear
 from edge_agent.planning.profile import EDGE, NO_OVERHEAD, TRAINER, Profile, pair_profile
 from edge_agent.profiling.block_costs import TriedBlock, crossing_bytes, profiled_blocks, try_blocks

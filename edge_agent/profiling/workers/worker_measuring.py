@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.profiling.block_costs import TriedBlock
 from edge_agent.profiling.events import PieceMeasured
 from edge_agent.profiling.rounds import ROUNDS, in_rounds, mean_step, steps_of_a_round

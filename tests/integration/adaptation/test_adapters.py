@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
 from isthmus import run_training

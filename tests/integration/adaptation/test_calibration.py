@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.improvement_config import FollowedFigure
 from edge_agent.planning import Rates, SearchSpace, greedy, load_profile
 from edge_agent.profiling.calibrate_on import CalibrateOn

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_agent.adaptation.engine_inputs import load_run_profile, make_engine
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import SCHEMA
 from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, PlanError

@@ -13,7 +13,7 @@ import pytest
 from cloud_trainer.calibration.orders import order_of
 from cloud_trainer.calibration.service import BEGINS
 from cloud_trainer.sessions.limits import Limits
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.profiling.calibration import Lossiness
 from edge_agent.profiling.calibration_copies import TrainerCopies
 from shared.client.trainer import TrainerClient

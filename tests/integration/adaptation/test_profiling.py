@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import Linear, MessageSeconds, Rates, load_profile, profile_to_json
 from edge_agent.planning.profile import NO_OVERHEAD
 from edge_agent.planning.schedules import layers_of

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.adaptation import polling
 from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.adaptation.engine_inputs import load_run_profile, make_engine
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import SCHEMA
 from edge_agent.planning.cost import computing_seconds
 from edge_agent.planning.engine import devices

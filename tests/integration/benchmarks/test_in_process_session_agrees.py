@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from shared.codec import FeedbackMode
 from shared.execution.in_process_session import Turn
 from shared.execution.split import EDGE, Scheme, split_session

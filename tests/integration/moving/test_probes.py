@@ -3,7 +3,7 @@
 import pytest
 
 from edge_agent.adaptation.candidates.probed import measured_factor, measured_rates
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import PLAIN
 from shared.client.trainer import TrainerClient

@@ -7,7 +7,7 @@ import pytest
 
 from cloud_trainer.server import TrainerServer
 from edge_agent.adaptation.candidates.probed import measured_factor
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import run_training
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import run_training
 from shared.errors import ExitCode, IsthmusError, RefusedError
 from tests.support.group_flags import SHARD, group_of, member, member_of_two, trained

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from edge_agent.control.service import judged
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import LinkDown

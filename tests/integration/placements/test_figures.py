@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cloud_trainer.sessions.worker.figures import SessionFigures
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.placement_report import report_on
 from isthmus import run_training
 from shared.events.worker import Computed, StepComputed

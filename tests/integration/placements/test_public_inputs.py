@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import run_training
 from shared.errors import ConfigError
 from tests.support.placement_kinds import BATCH_SIZE, running_trainers, trainers_flag

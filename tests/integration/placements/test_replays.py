@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import run_training
 from shared.codec import FeedbackMode
 from shared.execution.blocks import Method

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import run_training
 from shared.errors import ConfigError
 from tests.support.placement_kinds import BATCH_SIZE, RANGES, addresses_of, flags_of, running_trainers

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from isthmus import run_training
 from shared.training.losses import narrowed
 from shared.wire.isthmus.v1.tensor_pb2 import Role

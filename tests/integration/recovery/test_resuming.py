@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.resuming import Resume, choose_session
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder

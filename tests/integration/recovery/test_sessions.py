@@ -12,7 +12,7 @@ from cloud_trainer.rpc.service import TrainerService
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.opening import open_session
 from isthmus import run_training
 from shared.checkpoint import CheckpointStore

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edge_agent.adaptation.engine_inputs import load_run_profile
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.shutdown import Shutdown
 from isthmus import run_training

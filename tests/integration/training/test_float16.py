@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.events import StepFinished
 from edge_agent.training.shutdown import Shutdown

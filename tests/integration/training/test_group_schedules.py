@@ -6,7 +6,7 @@ from itertools import groupby
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import SCHEMA
 from edge_agent.planning.schedules import STRATEGIES, load_layers
 from isthmus import run_training

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cloud_trainer.sessions.limits import Limits
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.training.choosers import Chooser
 from isthmus import run_training
 from shared import slicing

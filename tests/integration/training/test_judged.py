@@ -8,7 +8,7 @@ import torch
 
 from edge_agent.data import evaluation_batches
 from edge_agent.data.named import load_dataset
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.resuming import Resume
 from edge_agent.training.events import Evaluated
 from edge_agent.training.shutdown import Shutdown

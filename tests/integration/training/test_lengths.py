@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.placement_report import report_on
 from edge_agent.experiment.workload import Workload
 from isthmus import run_training

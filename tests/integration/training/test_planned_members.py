@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import ProfiledBlock, profile_to_json
 from isthmus import run_training
 from shared.errors import PlanError

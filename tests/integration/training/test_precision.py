@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.placement_report import report_on
 from edge_agent.main import app
 from edge_agent.replaying.replay import replay

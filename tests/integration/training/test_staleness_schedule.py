@@ -5,7 +5,7 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.training.events import Evaluated
 from isthmus import run_training
 from shared.errors import ConfigError, IsthmusError

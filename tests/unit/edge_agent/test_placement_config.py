@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.config import EdgeConfig
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.placement_config import PlacementSection
 from edge_agent.sessions.stored_session import SessionRecord
 from shared.config import ComputeConfig, load_config

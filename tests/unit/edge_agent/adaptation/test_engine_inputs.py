@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.adaptation.engine_inputs import load_run_profile, search_space, uncalibrated_bits
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import ProfiledBlock, pair_profile, profile_to_json
 from edge_agent.profiling.codec_times import narrow_codec
 from shared.errors import PlanError

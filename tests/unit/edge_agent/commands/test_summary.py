@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from edge_agent.commands.terminal import summary_table
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.training.result import Summary
 from edge_agent.training.statistics import Statistics
 from shared.placement import parse_placement

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_agent.data import BatchLoader, Classes, EvaluationLoader, TensorDataset
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from shared.errors import DataError
 from tests.support.running import edge_config
 

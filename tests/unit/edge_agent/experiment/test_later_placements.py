@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.replacing import plan_without
 from shared.errors import ConfigError
 from shared.model.features import call_module

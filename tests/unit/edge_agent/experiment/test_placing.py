@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.placing import placement_of
 from edge_agent.experiment.workload import Workload
 from shared.errors import ConfigError, ModelError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from shared.errors import ConfigError, ModelError
 from tests.support.models import beside
 from tests.support.running import edge_config

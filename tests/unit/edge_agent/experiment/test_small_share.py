@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.small_share import LEAST_SHARE, warn_of_small_share
 from tests.support.experiments import flags
 from tests.support.running import edge_config

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.improvement_config import FollowedFigure
 from edge_agent.main import main
 from edge_agent.planning import Engine, Rates, SearchSpace, greedy, parse_profile, profile_to_json

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.profiling.fitting import check_kills
 from edge_agent.sessions.last_moments import Kill
 from shared.errors import UnfitError

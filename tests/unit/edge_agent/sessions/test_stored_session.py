@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.session_record import SessionRecord, recorded
 from edge_agent.sessions.stored_session import StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles

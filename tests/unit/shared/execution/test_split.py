@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.learning.plan import SUITES
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from shared.codec import FeedbackMode, seed_stochastic_rounding
 from shared.execution.split import Scheme, split_session
 from tests.support.plain import assert_same_bits, plain_state
