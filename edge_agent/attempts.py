@@ -22,9 +22,9 @@ from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.planner_names import EDGEMOVE
 from edge_agent.planning import Profile
 from edge_agent.profiling.timers import timer_meanwhile
-from edge_agent.sessions.last_moments import Kill
+from edge_agent.sessions.how_to_go_on import going_on
+from edge_agent.sessions.kills import Kill
 from edge_agent.sessions.opening import open_when_there, resume_session
-from edge_agent.sessions.outlook import going_on
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.training.events import BeganAgain, Ended, SessionOpened
 from edge_agent.training.result import TrainingResult

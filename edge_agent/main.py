@@ -62,7 +62,7 @@ def run(
 
         from rich.console import Console
 
-        from edge_agent.commands.service import run_service
+        from edge_agent.commands.run_service import run_service
         from edge_agent.commands.terminal import LogLines, live_bar, summary_table
         from edge_agent.sessions.resuming import Resume
         from edge_agent.training.results_folders import results_folders

@@ -39,18 +39,18 @@ from edge_agent.observability.timeline_recorder import TimelineRecorder
 from edge_agent.planner_names import FIXED
 from edge_agent.profiling.fitting import check_kills, warn_of_kept_features
 from edge_agent.replaying.run_record import RunRecorder
-from edge_agent.sessions.outlook import add_outlook, add_run, going_on
+from edge_agent.sessions.how_to_go_on import add_how_to_go_on, add_run, going_on
 from edge_agent.sessions.resuming import Resume, prepare
 from edge_agent.sessions.room import check_room
 from edge_agent.sessions.stored_session import sessions_folder
 from edge_agent.training.events import HandedOver, Prepared, Progressed, RolledBack
 from edge_agent.training.kept_result import deliver, kept_result
-from edge_agent.training.pause import Pause, StepBoundary
 from edge_agent.training.recovery import placement_to_go_on_with
 from edge_agent.training.result import TrainingResult
 from edge_agent.training.results_folders import results_folders
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.step_boundary import Pause, StepBoundary
 from shared.client.credentials import trainer_access
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
@@ -210,7 +210,9 @@ async def _train_or_deliver(
         await asyncio.to_thread(warn_of_unkept, experiment)
         return await _train(prepared, events, write_result, shutdown, newest)
     except IsthmusError as failure:
-        add_outlook(failure, newest.stored, shutdown.resume_command, is_member=experiment.config.member is not None)
+        add_how_to_go_on(
+            failure, newest.stored, shutdown.resume_command, is_member=experiment.config.member is not None
+        )
         add_run(failure, newest.stored)
         raise
 

@@ -9,9 +9,9 @@ from edge_agent.adaptation.decisions import DecisionLoop
 from edge_agent.config import EdgeConfig
 from edge_agent.control.pins import Pinning
 from edge_agent.training.events import Activity, HandedOver
-from edge_agent.training.pause import Pause
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.step_boundary import Pause
 from edge_agent.training.training_run import TrainingRun
 from shared.checkpoint import LocalFiles
 

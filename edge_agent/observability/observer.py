@@ -7,7 +7,7 @@ from typing import Any
 from edge_agent.observability.history_keeper import HistoryKeeper
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.overlap import Overlap
-from edge_agent.sessions.last_moments import IS_BUSY, STEPS
+from edge_agent.sessions.kills import IS_BUSY, STEPS
 from edge_agent.training.events import (
     Activity,
     ActivityChanged,

@@ -8,7 +8,7 @@ import structlog
 from edge_agent.experiment.experiment import Experiment, has_one_cut
 from edge_agent.experiment.placement_report import crossing_bytes, kept_in_memory, memory_of
 from edge_agent.profiling.memory import available_bytes
-from edge_agent.sessions.last_moments import Kill
+from edge_agent.sessions.kills import Kill
 from edge_agent.sessions.stored_session import StoredSession
 from shared.control.formatting import size
 from shared.errors import ConfigError, DataError, ModelError, UnfitError

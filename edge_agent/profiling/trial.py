@@ -16,9 +16,9 @@ from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.opening import open_session
 from edge_agent.training.events import StepFinished
 from edge_agent.training.links import Links
-from edge_agent.training.pause import StepBoundary
 from edge_agent.training.recovery import Recovery
 from edge_agent.training.step_aggregator import StepAggregator
+from edge_agent.training.step_boundary import StepBoundary
 from edge_agent.training.step_runner import StepRunner
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient

@@ -16,7 +16,7 @@ import structlog
 from pydantic import ValidationError
 
 from edge_agent.config import EdgeConfig
-from edge_agent.sessions.last_moments import Kill, forget_kills, kills, last_moments
+from edge_agent.sessions.kills import Kill, forget_kills, kills, last_moments
 from edge_agent.sessions.session_record import SessionRecord, recorded
 from shared.bounds import is_session_id
 from shared.checkpoint import Checkpoint, CheckpointName, CheckpointStore, LocalFiles, SessionFolder, open_files

@@ -16,7 +16,7 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import Replicated, replicate
 from edge_agent.sessions.worker_calls import CheckpointPart, WorkerCalls
 from edge_agent.training.events import CheckpointShared
-from edge_agent.training.pause import StepBoundary
+from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.client.backoff import Backoff
 from shared.client.retry import new_backoff

@@ -18,8 +18,8 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.worker_calls import Tickets
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.events import HandedOver, Migrated, MigrationFailed
-from edge_agent.training.pause import StepBoundary
 from edge_agent.training.placement_change import change_placement, prepare_change
+from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import (
     IsthmusError,
     RefusedError,

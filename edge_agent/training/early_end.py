@@ -7,8 +7,8 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.events import Finishing
 from edge_agent.training.group_exit import GroupExit
 from edge_agent.training.improvement import ends_early
-from edge_agent.training.pause import Pause
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.step_boundary import Pause
 from shared.events import Emit
 
 _log = structlog.get_logger(__name__)

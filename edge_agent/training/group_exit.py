@@ -4,7 +4,7 @@ import structlog
 
 from edge_agent.sessions.group_member import leave_after
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.training.pause import Pause
+from edge_agent.training.step_boundary import Pause
 
 _log = structlog.get_logger(__name__)
 

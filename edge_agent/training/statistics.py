@@ -89,7 +89,7 @@ class Statistics:
     samples: int = 0
     """Samples of these steps."""
     moments: MutableSequence[int] = field(default_factory=lambda: [0, 0])
-    """Numbers for the next process, should this one be killed; see `edge_agent/sessions/last_moments.py`."""
+    """Numbers for the next process, should this one be killed; see `edge_agent/sessions/kills.py`."""
     skipped: int | None = None
     """Samples that could not be read in these steps; None where one such ends the run."""
     began_seconds: float | None = None

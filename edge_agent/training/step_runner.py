@@ -7,8 +7,8 @@ from edge_agent.data import Batch, BatchLoader
 from edge_agent.data.prefetch import Prefetcher
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
-from edge_agent.training.pause import StepBoundary
 from edge_agent.training.step_aggregator import StepAggregator
+from edge_agent.training.step_boundary import StepBoundary
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.run_unless_failed import run_unless_failed
 

@@ -11,7 +11,7 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.successors import successors
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
-from edge_agent.training.pause import StepBoundary
+from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import ConfigError, DataError
 from shared.events.worker import WorkerStops
 from shared.placement import AGENT

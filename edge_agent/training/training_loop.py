@@ -17,7 +17,6 @@ from edge_agent.sessions.device_worker import DeviceWorker
 from edge_agent.sessions.group_member import begin_in_group
 from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.training.admissions import Admissions
 from edge_agent.training.best_weights import BestWeights
 from edge_agent.training.checkpointer import Checkpointer
 from edge_agent.training.deployer import Deployer
@@ -38,13 +37,14 @@ from edge_agent.training.events import (
 from edge_agent.training.group_exit import GroupExit
 from edge_agent.training.improvement import rate_drops
 from edge_agent.training.links import Links
-from edge_agent.training.pause import Pause
+from edge_agent.training.member_upkeep import MemberUpkeep
 from edge_agent.training.placement_change import tickets_in_force
 from edge_agent.training.recovery import Rejoined, Restored, facts_of_placement
 from edge_agent.training.rejoiner import Rejoiner
 from edge_agent.training.relayed_trainers import RelayedTrainers
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_aggregator import StepAggregator
+from edge_agent.training.step_boundary import Pause
 from edge_agent.training.step_runner import StepRunner
 from edge_agent.training.stopping_trainers import StoppingTrainers
 from shared.concurrency.tasks import meanwhile
@@ -101,10 +101,10 @@ class TrainingLoop:
         keeps = self.checkpointer.keeps
         self._stopping_trainers = StoppingTrainers(session, self.deployer, boundary, membership_due)
         events.subscribe(WorkerStops, self._stopping_trainers.note)
-        self._admissions = Admissions(
+        self._member_upkeep = MemberUpkeep(
             session, self.deployer, self._stopping_trainers, membership_due, keeps_checkpoints=keeps
         )
-        events.subscribe(CheckpointShared, self._admissions.note_shared)
+        events.subscribe(CheckpointShared, self._member_upkeep.note_shared)
         self._relayed = RelayedTrainers(session, self.deployer, events)
         self._evaluator = Evaluator(session)
         self._best = BestWeights(session, statistics)
@@ -205,7 +205,7 @@ class TrainingLoop:
                     self._emit(Finishing())
             await self._session.retry.run(partial(dial_peers, self._session, joined.tickets))
             links = Links(self._session, self._worker.executor, self._emit)
-            async with links as self._links, meanwhile(self._admissions.keep()):
+            async with links as self._links, meanwhile(self._member_upkeep.keep()):
                 plan = self._session.state.plan
                 self._emit(Placed(plan.placement, plan.training.links, self.deployer.deployment_in_force))
                 action = await self._do_steps(self._links)

@@ -18,9 +18,9 @@ from edge_agent.training.divergence import check_weights, first_not_finite, with
 from edge_agent.training.evaluation import Evaluation, evaluated_whole
 from edge_agent.training.events import CheckpointShared
 from edge_agent.training.improvement import best_step
-from edge_agent.training.pause import Pause
 from edge_agent.training.result import Summary, TrainingResult
 from edge_agent.training.statistics import Statistics
+from edge_agent.training.step_boundary import Pause
 from edge_agent.training.training_loop import TrainingLoop
 from shared.errors import DivergedError, IsthmusError, StoppedError, StorageError
 from shared.events import Emit

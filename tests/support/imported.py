@@ -10,7 +10,7 @@ import torch._dynamo  # what an optimizer imports when it is first made
 
 import cloud_trainer.main
 import cloud_trainer.server
-import edge_agent.commands.service
+import edge_agent.commands.run_service
 import edge_agent.commands.terminal
 import edge_agent.data
 import edge_agent.main

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from edge_agent.commands.service import status_line
+from edge_agent.commands.run_service import status_line
 from edge_agent.training.shutdown import Shutdown
 from edge_agent.training.statistics import Statistics
 from isthmus import run_training

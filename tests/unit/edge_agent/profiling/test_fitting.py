@@ -7,7 +7,7 @@ import pytest
 
 from edge_agent.experiment.experiment import Experiment
 from edge_agent.profiling.fitting import check_kills
-from edge_agent.sessions.last_moments import Kill
+from edge_agent.sessions.kills import Kill
 from shared.errors import UnfitError
 from tests.support.running import edge_config
 

@@ -8,7 +8,7 @@ import pytest
 from edge_agent.config import EdgeCheckpointsConfig
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from edge_agent.training.checkpointer import Checkpointer
-from edge_agent.training.pause import StepBoundary
+from edge_agent.training.step_boundary import StepBoundary
 from shared.checkpoint import CheckpointName
 from shared.errors import UnreachableError
 from shared.events import ignore

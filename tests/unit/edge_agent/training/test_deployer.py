@@ -9,7 +9,7 @@ import pytest
 from edge_agent.control.pins import check_stands
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
-from edge_agent.training.pause import StepBoundary
+from edge_agent.training.step_boundary import StepBoundary
 from shared.errors import StoppedError
 from shared.placement import at_cuts, hand_over, two_workers
 from shared.transport.rpc.status import StatusError

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from edge_agent.training.pause import Pause, StepBoundary
 from edge_agent.training.shutdown import Shutdown
+from edge_agent.training.step_boundary import Pause, StepBoundary
 from shared.errors import StoppedError
 
 

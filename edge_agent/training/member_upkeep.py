@@ -9,7 +9,7 @@ from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.events import CheckpointShared
-from edge_agent.training.keeper import appoint_keeper
+from edge_agent.training.replica_keeper import appoint_keeper
 from edge_agent.training.stopping_trainers import StoppingTrainers
 from shared.errors import IsthmusError
 from shared.placement import Placement
@@ -17,7 +17,7 @@ from shared.placement import Placement
 _log = structlog.get_logger(__name__)
 
 
-class Admissions:
+class MemberUpkeep:
     """The members of one session, kept as its placements need them. Used on the event loop."""
 
     def __init__(

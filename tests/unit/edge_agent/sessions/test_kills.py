@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sessions.last_moments import IS_BUSY, STEPS, Kill, kills, last_moments
+from edge_agent.sessions.kills import IS_BUSY, STEPS, Kill, kills, last_moments
 from tests.support.forked import Forked
 
 

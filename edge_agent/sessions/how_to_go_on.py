@@ -4,7 +4,9 @@ from edge_agent.sessions.stored_session import StoredSession
 from shared.errors import ConfigError, GoneError, IsthmusError, StoppedError
 
 
-def add_outlook(failure: IsthmusError, stored: StoredSession | None, resume_command: str, *, is_member: bool) -> None:
+def add_how_to_go_on(
+    failure: IsthmusError, stored: StoredSession | None, resume_command: str, *, is_member: bool
+) -> None:
     """Add to the sentence of `failure` the command that continues the stored session.
 
     stored: the session of the run; None if it had none. is_member: of a group of devices, which goes on. A lost session, and
