@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -22,6 +23,7 @@ from edge_agent.experiment.privacy import labels_are_inputs
 from edge_agent.experiment.side_effects import check_side_effects
 from edge_agent.experiment.steady_samples import check_steady
 from edge_agent.improvement_config import followed
+from shared.config import Section
 from shared.errors import ConfigError
 from shared.execution.model_facts import facts_of
 from shared.model.build import build_checked_chain
@@ -92,23 +94,11 @@ class Workload:
             check_steady(train, self.collate, data.batch_size)
         try:
             self.recipe = Recipe(
-                optimizer=training.optimizer,
-                schedule=training.schedule,
-                loss=training.loss,
-                metrics=training.metrics,
-                seed=training.seed,
-                precision=training.precision,
-                accumulate_batches=training.accumulate_batches,
-                mean=training.mean,
-                ema=training.ema,
+                **_in_recipe(training),
+                **_in_recipe(config.model),
                 staleness_correction=config.deployment.staleness_correction,
-                checkpoint_activations=training.checkpoint_activations,
                 label_tensors=len(label_tensors(first.labels)),
                 samples_ahead=data.ahead,
-                output=config.model.output,
-                frozen=config.model.frozen,
-                learns=config.model.learns,
-                frozen_mode=config.model.frozen_mode,
                 recalled_samples=self.samples if config.deployment.recall else 0,
                 recalled_label_bytes=_label_bytes(first) if config.deployment.recall else 0,
                 changes=_changes(config.deployment, self.samples),
@@ -236,6 +226,11 @@ class Workload:
         self.loader.close()
         if self.evaluation is not None:
             self.evaluation.close()
+
+
+def _in_recipe(section: Section) -> dict[str, Any]:
+    """Return the values of the keys of a section that the recipe has by the same names."""
+    return {name: getattr(section, name) for name in type(section).model_fields if name in Recipe.model_fields}
 
 
 def _label_bytes(first: Batch) -> int:
