@@ -9,7 +9,7 @@ from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
-from edge_agent.sessions.worker_calls import Standing
+from edge_agent.sessions.worker_calls import WorkerPosition
 from shared.checkpoint import CheckpointName
 from shared.client.retry import Retry
 from shared.errors import FencedError, IsthmusError, SessionLostError
@@ -41,15 +41,15 @@ async def admit(session: OpenSession, name: str) -> None:
         await session.threads.disk.run(session.stored.set_left_out, members.left_out)
 
 
-async def take_in(session: OpenSession, name: str) -> Standing:
+async def take_in(session: OpenSession, name: str) -> WorkerPosition:
     """Have a trainer as a member in a recovery, and return what it could continue with. Raises its IsthmusError."""
     trainer, limit_seconds = _trainer(session, name), session.members.opening_limit_seconds
     try:
-        standing = await (trainer.join() if trainer.session_id else trainer.open(limit_seconds))
+        position = await (trainer.join() if trainer.session_id else trainer.open(limit_seconds))
     except SessionLostError:
-        standing = await trainer.open(limit_seconds)
+        position = await trainer.open(limit_seconds)
     session.members.admit(trainer)
-    return standing
+    return position
 
 
 def _trainer(session: OpenSession, name: str) -> TrainerWorker:
@@ -66,11 +66,11 @@ async def _join(session: OpenSession, trainer: TrainerWorker) -> None:
         await trainer.open(session.members.opening_limit_seconds)
         return
     try:
-        standing = await trainer.join()
+        position = await trainer.join()
     except FencedError:  # It was joined with this term before it was away.
-        standing = Standing()
+        position = WorkerPosition()
     in_force = True, session.placement.version
-    if (standing.is_whole, standing.placement_version) != in_force:
+    if (position.is_whole, position.placement_version) != in_force:
         await _have_nothing(session, trainer)
     else:
         trainer.forget_blocks()

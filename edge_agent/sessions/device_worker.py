@@ -6,7 +6,15 @@ from functools import partial
 from typing import Any, Self
 
 from edge_agent.sessions.session_state import SessionState
-from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Standing, Transfer, WorkerCalls
+from edge_agent.sessions.worker_calls import (
+    BlockSource,
+    Call,
+    Change,
+    CheckpointPart,
+    Transfer,
+    WorkerCalls,
+    WorkerPosition,
+)
 from shared.checkpoint import CheckpointName, CheckpointStore
 from shared.codec import FeedbackMode
 from shared.errors import NotStoredError, StorageError
@@ -62,14 +70,14 @@ class DeviceWorker:
         """States that have arrived for the next placement, by the block's index."""
         self.placed = placed
 
-    async def join(self) -> Standing:
+    async def join(self) -> WorkerPosition:
         """Tell as `WorkerCalls` says; the device has the coordinator's term already. Raises StorageError."""
         state, disk, store = self._state, self._state.threads.disk, self._store
         parts = frozenset(await disk.run(state.stored.checkpoints))
         replicas = {} if store is None else await disk.run(store.replicas)
         kept = {name: frozenset(blocks) for name, blocks in replicas.items()}
         is_whole = not self.placed.executor.has_failed
-        return Standing(is_whole, state.lineage, state.placement.version, parts, kept)
+        return WorkerPosition(is_whole, state.lineage, state.placement.version, parts, kept)
 
     @property
     def may_be_repeated(self) -> bool:

@@ -13,7 +13,7 @@ import structlog
 from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.trainer_worker import TrainerWorker
-from edge_agent.sessions.worker_calls import Standing, Tickets
+from edge_agent.sessions.worker_calls import Tickets, WorkerPosition
 from shared.checkpoint import CheckpointName
 from shared.concurrency.tasks import gathered
 from shared.errors import BusyError, IsthmusError, OutdatedTermError, SessionLostError
@@ -29,7 +29,7 @@ T = TypeVar("T")
 class JoinAnswers(NamedTuple):
     """The answers of a session's trainers."""
 
-    positions: dict[str, Standing]
+    positions: dict[str, WorkerPosition]
     """Positions by trainer. A trainer neither here nor in `lost` is absent."""
     lost: dict[str, SessionLostError]
     """Trainers that answer and have lost the session, with their words."""
@@ -62,7 +62,7 @@ async def _join_with_term(session: OpenSession, serving: Iterable[str]) -> JoinA
     """Ask trainers to follow this agent's term. Raises OutdatedTermError if some need a higher one and all others agree."""
     members, lost, outdated = session.members, dict[str, SessionLostError](), list[OutdatedTermError]()
 
-    async def join_one(trainer: TrainerWorker) -> Standing | None:
+    async def join_one(trainer: TrainerWorker) -> WorkerPosition | None:
         try:
             return await trainer.join()
         except OutdatedTermError as refusal:
@@ -79,7 +79,7 @@ async def _join_with_term(session: OpenSession, serving: Iterable[str]) -> JoinA
     return JoinAnswers({name: position for name, position in positions.items() if position is not None}, lost)
 
 
-async def clear_others(session: OpenSession, positions: Mapping[str, Standing]) -> None:
+async def clear_others(session: OpenSession, positions: Mapping[str, WorkerPosition]) -> None:
     """Make the trainers without blocks hold none in their own records: the next change may give them some."""
     plan, beginning = session.state.plan, CheckpointName(0, 0)
     in_force = True, session.placement.version
@@ -90,7 +90,7 @@ async def clear_others(session: OpenSession, positions: Mapping[str, Standing]) 
 
 
 async def restore(
-    session: OpenSession, positions: Mapping[str, Standing], name: CheckpointName, plan: PlacementPlan
+    session: OpenSession, positions: Mapping[str, WorkerPosition], name: CheckpointName, plan: PlacementPlan
 ) -> Tickets:
     """Restore a checkpoint at every trainer under a placement, which is then in force.
 

@@ -8,12 +8,9 @@ from functools import partial
 from torch import Tensor
 
 from edge_agent.coordinator import Coordinator, CoordinatorState
-from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.membership import Membership, MemberStatus
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.session_state import SessionState
-from edge_agent.sessions.stored_session import StoredSession
 from shared.client.retry import Retry
 from shared.concurrency.tasks import gathered, meanwhile
 from shared.errors import IsthmusError
@@ -32,7 +29,9 @@ class OpenSession:
     def __init__(self, state: SessionState, members: Membership, retry: Retry) -> None:
         """retry: the wait for a trainer that is away."""
         self.state = state
-        self._members = members
+        self.stored, self.experiment, self.threads = state.stored, state.experiment, state.threads
+        self.members = members
+        """Its trainers."""
         self.retry = retry
         self.coordinator = Coordinator(CoordinatorState(waits=retry.give_up_seconds != 0))
 
@@ -40,26 +39,6 @@ class OpenSession:
     def id(self) -> str:
         """Return the id of the session on this device."""
         return self.stored.record.session_id
-
-    @property
-    def stored(self) -> StoredSession:
-        """Return the state that outlives the process."""
-        return self.state.stored
-
-    @property
-    def experiment(self) -> Experiment:
-        """Return the experiment that is trained."""
-        return self.state.experiment
-
-    @property
-    def threads(self) -> AgentThreads:
-        """Return the threads of this agent."""
-        return self.state.threads
-
-    @property
-    def members(self) -> Membership:
-        """Return its trainers."""
-        return self._members
 
     @property
     def placement(self) -> Placement:
@@ -125,10 +104,6 @@ class OpenSession:
         answers = await gathered(*(trainer.remind() for trainer in self.members.holders(self.placement)))
         return min((answer.max_staleness for answer in answers), default=2**31)
 
-    async def close(self, *, resumable: bool = False) -> None:
-        """End the session at every trainer: for good, or so that a longer run can go on from the checkpoint. Tries once."""
-        await self._end(resumable=resumable)
-
     async def abandon(self) -> None:
         """End the session after a failure. If all workers have a checkpoint, the trainers keep theirs; a group goes on.
 
@@ -137,11 +112,13 @@ class OpenSession:
         is_member = self.experiment.config.member is not None
         with suppress(IsthmusError, TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
-                await self._end(resumable=is_member or self.stored.shared is not None)
+                await self.close(resumable=is_member or self.stored.shared is not None)
 
-    async def _end(self, *, resumable: bool) -> None:
-        """Tell all trainers. Then raises the IsthmusError of one with blocks; the others forget the session by
-        themselves, later."""
+    async def close(self, *, resumable: bool = False) -> None:
+        """End the session at every trainer: for good, or so that a longer run can go on from the checkpoint. Tries once.
+
+        Raises the IsthmusError of one with blocks, once all were told; the others forget the session by themselves, later.
+        """
         everybody, holding = self.members.everybody.values(), self.members.holders(self.placement)
         ending = [trainer.end(resumable=resumable) for trainer in everybody]
         for trainer, outcome in zip(everybody, await asyncio.gather(*ending, return_exceptions=True), strict=True):

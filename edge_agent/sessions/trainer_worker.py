@@ -10,7 +10,15 @@ import structlog
 
 from edge_agent.sessions.messages import abandon_at, check_limits, opening_request, placement_message
 from edge_agent.sessions.session_state import SessionState
-from edge_agent.sessions.worker_calls import BlockSource, Call, Change, CheckpointPart, Standing, Transfer, WorkerCalls
+from edge_agent.sessions.worker_calls import (
+    BlockSource,
+    Call,
+    Change,
+    CheckpointPart,
+    Transfer,
+    WorkerCalls,
+    WorkerPosition,
+)
 from shared.checkpoint import CheckpointName
 from shared.client.trainer import TrainerClient
 from shared.codec import row_of_bytes
@@ -41,7 +49,7 @@ class TrainerWorker:
         """Blocks whose frozen parameters may differ from ours at the trainer."""
         self.forget_blocks()
 
-    async def join(self) -> Standing:
+    async def join(self) -> WorkerPosition:
         """Join as `WorkerCalls` says, which ends links of older terms. Raises SessionLostError where the session is lost."""
         record, config = self._state.stored.record, self._state.experiment.config
         others = [name for name in record.trainer_sessions.values() if name not in ("", self.session_id)]
@@ -55,7 +63,7 @@ class TrainerWorker:
             self._is_anothers = True
             raise
         self._is_anothers = False
-        return Standing(
+        return WorkerPosition(
             answer.whole,
             answer.lineage,
             answer.placement_version,
@@ -64,7 +72,7 @@ class TrainerWorker:
             answer.tickets,
         )
 
-    async def open(self, most_seconds: float | None = None) -> Standing:
+    async def open(self, most_seconds: float | None = None) -> WorkerPosition:
         """Open the session at a trainer that does not have it, and join it there.
 
         most_seconds: for the opening, where others wait for it; UnreachableError after that.

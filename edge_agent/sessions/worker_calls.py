@@ -13,7 +13,7 @@ Call = Callable[[], Awaitable[None]]
 """A call that can be repeated without harm."""
 
 
-class Standing(NamedTuple):
+class WorkerPosition(NamedTuple):
     """The state from which a worker could continue."""
 
     is_whole: bool = False
@@ -80,7 +80,7 @@ class WorkerCalls(Protocol):
     def name(self) -> str:
         """Return the worker's name in every placement."""
 
-    async def join(self) -> Standing:
+    async def join(self) -> WorkerPosition:
         """Accept the coordinator's term, and tell from which state the worker could continue."""
 
     async def prepare(self, change: Change) -> None:

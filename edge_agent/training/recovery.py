@@ -23,7 +23,7 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import bring_replicas_by_any_way
 from edge_agent.sessions.stored_session import StoredSession
 from edge_agent.sessions.successors import successors
-from edge_agent.sessions.worker_calls import Standing, Tickets, WorkerCalls
+from edge_agent.sessions.worker_calls import Tickets, WorkerCalls, WorkerPosition
 from shared.concurrency.tasks import gathered
 from shared.errors import (
     ConfigError,
@@ -105,7 +105,7 @@ class Recovery:
         coordinator.tell(TrainersJoined())
         return restored
 
-    def _goes_on(self, at: Standing | None) -> bool:
+    def _goes_on(self, at: WorkerPosition | None) -> bool:
         """Tell whether a trainer has in memory the state from which this device continues."""
         state = self._session.state
         in_force = True, state.lineage, state.placement.version
@@ -144,7 +144,7 @@ class Recovery:
             except StorageError as failure:
                 await disk.run(stored.drop_damaged, name, failure)
                 continue
-            positions = {device.name: here, **dict.fromkeys(joined.lost, Standing()), **joined.positions}
+            positions = {device.name: here, **dict.fromkeys(joined.lost, WorkerPosition()), **joined.positions}
             on_disk = {worker: position.on_disk(name) for worker, position in positions.items()}
             placement = await self._around(before, on_disk)
             missing = fetches(before, placement, on_disk, changing_blocks(session.experiment.chain))

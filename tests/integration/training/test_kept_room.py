@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 
 from benchmarks.memory import held_and_resident
 from benchmarks.support.processes import trainer_process
-from edge_agent.experiment.building import Experiment
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.placement_report import report_on
 from edge_agent.sessions.room import session_bytes
 from isthmus import run_training
