@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 
-from shared.client.kept_link import KeptLink
 from shared.client.link_call import LinkCall, StreamListener
+from shared.client.redialled_link import RedialledLink
 from shared.client.trainer import TrainerClient
 from shared.errors import BusyError, DamagedMessageError, IsthmusError, UnreachableError
 from shared.runtime.placement_executor import PlacementExecutor
@@ -20,7 +20,7 @@ END_SECONDS = 2.0
 """Time in which a peer must end a link on request, before the link is given up. A live peer needs a round trip."""
 
 
-class DialledLink(KeptLink):
+class DialledLink(RedialledLink):
     """A link, from its first ticket on. Cancelling `keep_up` ends it."""
 
     def __init__(
@@ -42,14 +42,14 @@ class DialledLink(KeptLink):
 
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
-        """Dial as `KeptLink` does."""
+        """Dial as `RedialledLink` does."""
         async with self._new_client() as client:
             call, self._ticket = await client.link(self.opening, self._listener, self._ticket)
             _log.info("peer dialled", peer=self.peer)
             yield call
 
     async def serve(self, call: LinkCall) -> None:
-        """Serve as `KeptLink` does."""
+        """Serve as `RedialledLink` does."""
         serving = asyncio.create_task(self.executor.serve(self.peer, call.stream))
         try:
             await asyncio.wait({serving})
@@ -68,7 +68,7 @@ class DialledLink(KeptLink):
             await asyncio.gather(serving, return_exceptions=True)
 
     def error_that_ends(self, failure: IsthmusError) -> IsthmusError | None:
-        """Answer as `KeptLink` says. Damage at one place twice is no accident."""
+        """Answer as `RedialledLink` says. Damage at one place twice is no accident."""
         if isinstance(failure, DamagedMessageError):
             before, self._damaged_at = self._damaged_at, self.end.position
             if before != self._damaged_at:

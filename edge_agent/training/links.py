@@ -10,8 +10,8 @@ from edge_agent.coordinator import Action, LinkEnded
 from edge_agent.sessions.messages import FAREWELL_SECONDS
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.events import LinkDown, LinkLost, LinkUp
-from shared.client.kept_link import KeptLink
 from shared.client.link_call import LinkCall, StreamListener
+from shared.client.redialled_link import RedialledLink
 from shared.errors import IsthmusError, ProtocolError
 from shared.events import Emit
 from shared.runtime.placement_executor import PlacementExecutor
@@ -69,7 +69,7 @@ class Links:
                 self.failure.set_exception(failure)
 
 
-class _Link(KeptLink):
+class _Link(RedialledLink):
     """A link to one trainer, for as long as the user allows it to be down."""
 
     def __init__(
@@ -92,7 +92,7 @@ class _Link(KeptLink):
 
     @asynccontextmanager
     async def dialled(self) -> AsyncIterator[LinkCall]:
-        """Dial as `KeptLink` does, until the trainer answers, for as long as the user allows."""
+        """Dial as `RedialledLink` does, until the trainer answers, for as long as the user allows."""
         listener = StreamListener(self.end.accept, lambda: self.executor.window.owed, self.end.note_delivered)
         call, _ = await self._retry.run(lambda: self._client.link(self.opening, listener))
         self._emit(LinkUp(self.peer, call.stream))
@@ -103,7 +103,7 @@ class _Link(KeptLink):
             self._emit(LinkDown(self.peer))
 
     async def serve(self, call: LinkCall) -> None:
-        """Serve as `KeptLink` does."""
+        """Serve as `RedialledLink` does."""
         try:
             await self.executor.serve(self.peer, call.stream, call.end_writing)
         except IsthmusError:
@@ -113,6 +113,6 @@ class _Link(KeptLink):
             raise ProtocolError(f"trainer {self.peer!r} ended the link in the middle of training")
 
     def error_that_ends(self, failure: IsthmusError) -> IsthmusError | None:
-        """Answer as `KeptLink` says, by the coordinator."""
+        """Answer as `RedialledLink` says, by the coordinator."""
         told = LinkEnded(failure, was_up=self.call is not None, is_of_evaluation=self.opening.evaluation != 0)
         return None if self._coordinator.tell(told) is Action.DIAL else failure

@@ -15,7 +15,7 @@ from shared.wire.isthmus.v1.link_pb2 import LinkOpening
 _log = structlog.get_logger(__name__)
 
 
-class KeptLink(ABC):
+class RedialledLink(ABC):
     """A link of a worker. The dialling side says how to dial, and which failures dialling again may mend. Used on
     the event loop."""
 
