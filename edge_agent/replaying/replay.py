@@ -8,10 +8,12 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from edge_agent.experiment.first_weights import load_weights
 from edge_agent.experiment.workload import Workload
 from edge_agent.replaying.run_record import RunRecord, Stretch
+from edge_agent.sessions.finished import EMA
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError, DifferentError
 from shared.execution.blocks import Method
@@ -88,18 +90,28 @@ class _Replay:
                 )
 
     def compare(self, model: Path) -> None:
-        """Compare the weights with those of a file. Raises DifferentError with the first block that has others."""
-        try:
-            theirs = safetensors.torch.load_file(model)
-        except (OSError, safetensors.SafetensorError) as cause:
-            raise ConfigError(f"{model} cannot be read: {cause}") from cause
-        for index in range(self._placement.blocks):
-            block = self._chains[self._placement.owner(index)].blocks[index]
-            for name, ours in (block.named_parameters() | block.named_buffers()).items():
-                if name in theirs and not same_bits(ours, theirs[name]):
-                    raise DifferentError(
-                        f"the replay ends with another {name!r}, of block {block.name!r}, than {model} holds"
-                    )
+        """Compare the weights with those of a file, and their averages with those of the file beside it, where they are kept.
+
+        Raises DifferentError with the first block that has others.
+        """
+        states: dict[Path, Callable[[int], Mapping[str, Tensor]]] = {model: self._weights}
+        if self._workload.recipe.ema is not None:
+            states[model.with_name(EMA)] = self._session.averages
+        for file, ours in states.items():
+            try:
+                theirs = safetensors.torch.load_file(file)
+            except (OSError, safetensors.SafetensorError) as cause:
+                raise ConfigError(f"{file} cannot be read: {cause}") from cause
+            for block in self._workload.chain.blocks:
+                for name, tensor in ours(block.index).items():
+                    if name in theirs and not same_bits(tensor, theirs[name]):
+                        raise DifferentError(
+                            f"the replay ends with another {name!r}, of block {block.name!r}, than {file} holds"
+                        )
+
+    def _weights(self, index: int) -> Mapping[str, Tensor]:
+        block = self._chains[self._placement.owner(index)].blocks[index]
+        return block.named_parameters() | block.named_buffers()
 
     def _order(self, stretch: Stretch, worker: str, steps: range) -> Iterator[int]:
         # Without staleness every order comes to the same bits, and of a worker that has begun again the order is not known.

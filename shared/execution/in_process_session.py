@@ -162,6 +162,10 @@ class InProcessSession:
         """Return the weights and buffers of a block as a worker has them, not copied."""
         return weights_layout(self._held[worker].chain.blocks[block])
 
+    def averages(self, block: int) -> dict[str, Tensor]:
+        """Return the averages of the weights of a block at its owner, by the names of these; none where none are kept."""
+        return block_state.averages_in(self._held[self._placement.owner(block)].block_tensors(block))
+
     def take_weights(self, weights: Mapping[int, BlockPart]) -> None:
         """Go on with these weights of blocks at every worker that holds them. Nothing is in flight."""
         for held in self._held.values():

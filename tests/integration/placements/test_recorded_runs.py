@@ -21,18 +21,21 @@ MANY_STEPS = 160
 MANY = [f"training.max_steps={MANY_STEPS}", "training.epochs=10", "training.evaluate_every_epochs=0"]
 """Enough for four changes, each of which may first admit trainers beside training."""
 LOSSY = ('deployment.codec="uniform8"', 'deployment.downlink_codec="bf16"')
+RISING = ('deployment.codec=[[0, "mbq2"], [1, "mbq4"]]', 'deployment.downlink_codec="topk4"')
 MILESTONES = '{name="multistep", milestones=[2]}'
+AVERAGED = ("training.ema={decay=0.9}",)
 PREDICTED = ('deployment.staleness_correction="prediction"',)
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
     pytest.param("chain of three", "cnn", "replay", LOSSY, marks=pytest.mark.slow),
+    pytest.param("two workers", "cnn", "replay", RISING, marks=pytest.mark.slow),
     pytest.param("chain of four", "mlp", "stash", (), marks=pytest.mark.full),
     pytest.param("labels stay", "tied", "replay", ('deployment.codec="uniform4-channel"',), marks=pytest.mark.slow),
     pytest.param("there and back", "cnn", "stash", LOSSY, marks=pytest.mark.full),
     pytest.param("chain of three", "cnn", "replay", ('training.precision="fp16"', *LOSSY), marks=pytest.mark.slow),
     pytest.param("labels stay", "mlp", "replay", ('training.precision="fp16"',), marks=pytest.mark.full),
     ("samples divided", "mlp", "replay", LOSSY),
-    ("two workers", "cnn", "replay", PREDICTED),
+    ("two workers", "cnn", "replay", (*PREDICTED, *AVERAGED)),
     pytest.param("chain of three", "tied", "stash", (*PREDICTED, *LOSSY), marks=pytest.mark.slow),
     pytest.param("three tiers", "cnn", "replay", PREDICTED, marks=pytest.mark.slow),
     pytest.param("three tiers", "fickle", "replay", (), marks=pytest.mark.slow),
@@ -91,7 +94,7 @@ MIXED = ('training.precision={edge="bf16", far="fp16"}',)
     "updates",
     [
         pytest.param((), id="by block"),
-        pytest.param(PREDICTED, id="with weights that are predicted"),
+        pytest.param((*PREDICTED, *AVERAGED), id="with weights that are predicted, and averaged"),
         pytest.param(CLIPPED_TOGETHER, id="together", marks=pytest.mark.full),
         pytest.param(HALF, id="in float16", marks=pytest.mark.full),
         pytest.param(MIXED, id="each in its own precision", marks=pytest.mark.full),
@@ -151,8 +154,8 @@ async def test_what_is_not_the_same_is_named(tmp_path):
     out = tmp_path / "out"
     async with running_trainers() as servers:
         placed = flags_of("chain of three", addresses_of(servers), tmp_path)
-        await run_training(edge_config(*recorded("mlp", out, *placed)), write_result=writing(out))
-    model, record = out / "model.safetensors", record_of(out)
+        await run_training(edge_config(*recorded("mlp", out, *placed, *AVERAGED)), write_result=writing(out))
+    model, record, average = out / "model.safetensors", record_of(out), out / "ema.safetensors"
     weights, lines = load_file(model), record.read_text().splitlines()
 
     name = next(iter(weights))
@@ -161,6 +164,12 @@ async def test_what_is_not_the_same_is_named(tmp_path):
         replay(read_record(record), model)
     assert parted.value.exit_code == ExitCode.DIFFERENT
     save_file(weights, model)
+
+    averages = load_file(average)
+    save_file({**averages, name: averages[name] + 1}, average)
+    with pytest.raises(DifferentError, match=rf"ends with another '{name}', .* than {average} holds"):
+        replay(read_record(record), model)
+    save_file(averages, average)
 
     told = [json.loads(line) for line in lines]
     at = next(number for number, line in enumerate(told) if isinstance(line, list) and line[0] == 20 and line[2])

@@ -201,6 +201,22 @@ def test_features_that_are_recalled_are_sent_anew_after_a_death(pair, killed):
 
 
 @pytest.mark.slow
+def test_a_device_that_recalls_by_itself_computes_features_anew_after_its_death(tmp_path):
+    alone = Workers(tmp_path, {}, ["trainers=[]"])
+    try:
+        agent = alone.agent(*RECALLED)
+        agent.until("checkpoint at every worker", at_least=60)
+        agent.end()
+        agent = alone.agent(*RECALLED)
+        step = agent.until("went back to a checkpoint")["step"]
+        assert step >= 60
+        plain = [flag for flag in RECALLED if "codec" not in flag]
+        finished(alone, agent, plain_recalled(edge_config(*CHOSEN, *plain, "trainers=[]"), {0: 2, step: 2}))
+    finally:
+        alone.close()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["agent", "trainer"])
 def test_features_of_which_changes_are_sent_come_back_with_a_checkpoint(pair, killed):
     trainer = pair.trainer()
