@@ -18,6 +18,9 @@ class StartFromConfig(ShortSection):
 
     path: Path = Field(strict=False)
     """File of the weights, index of its shards, or folder that has either."""
+    key: str | None = None
+    """Entry of a checkpoint of torch.save that is the state dict, as "ema". Left out, the first of state_dict,
+    model_state_dict and model."""
     allow: tuple[str, ...] = Field(default=(), strict=False)
     """Tensors that may be missing, too many, or of another shape or type: each name as in `model.learns`."""
     widen: bool = False

@@ -41,10 +41,15 @@ class FirstWeights:
     """As the seed has them, because the file lacks them or has others."""
     unused: tuple[str, ...]
     """In the file alone, or with another shape or type than the model's."""
+    entry: str
+    """Entry of a checkpoint that was taken; empty where the file has none."""
+    not_taken: tuple[str, ...]
+    """Entries that could have been, too."""
 
     def described(self) -> dict[str, str]:
         """Return the lists as text, for a log or a person."""
         lists = {"from_file": self.loaded, "from_seed": self.drawn, "unused": self.unused}
+        lists |= {"entry": (self.entry,), "not_taken": self.not_taken} if self.not_taken else {}
         return {key: _listed(names, _LOGGED) if names else "none" for key, names in lists.items()}
 
 
@@ -59,7 +64,7 @@ def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = STAR
     it, with which the error begins.
     """
     try:
-        weights = read_weights(start.path)
+        weights = read_weights(start.path, start.key)
     except ConfigError as cause:
         raise ConfigError(f"{named_by}: {cause}") from cause
     targets = _compiled_off(
@@ -97,7 +102,15 @@ def load_weights(module: nn.Module, start: StartFromConfig, named_by: str = STAR
     with torch.no_grad():
         for name, value in fitting.items():
             targets[name].copy_(value)
-    return FirstWeights(start.path, weights.digest, tuple(fitting), tuple(drawn), tuple(sorted([*unused, *besides])))
+    return FirstWeights(
+        start.path,
+        weights.digest,
+        tuple(fitting),
+        tuple(drawn),
+        tuple(sorted([*unused, *besides])),
+        weights.entry,
+        weights.others,
+    )
 
 
 class _MisfitError(Exception):

@@ -50,17 +50,22 @@ class Weights:
     """By name; where that is possible, over the file itself, so that a tensor takes memory when it is read."""
     digest: str
     """Digest of all bytes."""
+    entry: str = ""
+    """Entry of a checkpoint that they are; empty where the file is the state dict itself, or has shards."""
+    others: tuple[str, ...] = ()
+    """Entries beside it that are tensors by name, too."""
 
 
-def read_weights(path: Path) -> Weights:
-    """Read a file of weights, an index of shards, or the folder that has either. Raises ConfigError for anything else,
-    whose sentence begins with the path."""
+def read_weights(path: Path, key: str | None = None) -> Weights:
+    """Read a file of weights, an index of shards, or the folder that has either.
+
+    key: entry of a checkpoint of torch.save; None for the whole file, or else for the first of the usual entries. Raises
+    ConfigError for anything else, whose sentence begins with the path.
+    """
     try:
         if path.is_dir():
             path = _in_folder(path)
-        if not path.name.endswith(_INDEX):
-            return Weights(_read(path), _digest(path).hexdigest())
-        return _read_shards(path)
+        return (_read_shards if path.name.endswith(_INDEX) else _read)(path, key)
     except OSError as cause:
         raise ConfigError(f"{cause.filename or path} cannot be read: {cause.strerror or cause}") from cause
 
@@ -72,12 +77,12 @@ def _in_folder(folder: Path) -> Path:
     return there[0]
 
 
-def _digest(path: Path) -> Any:
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_128)
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
-def _read_shards(index: Path) -> Weights:
+def _read_shards(index: Path, key: str | None) -> Weights:
     with index.open("rb") as file:
         text = file.read(_INDEX_BYTES + 1)
     try:
@@ -88,28 +93,30 @@ def _read_shards(index: Path) -> Weights:
         raise ConfigError(
             f"{index} is no index of shards: a JSON object whose weight_map says in which file each tensor is"
         )
-    digest, read = xxhash.xxh3_128(text), dict[str, Mapping[str, Tensor]]()
+    digest, read = xxhash.xxh3_128(text), dict[str, Weights]()
     for shard in sorted(set(shards.values())):
         if Path(shard).name != shard:
             raise ConfigError(f"{index} names the shard {shard[:80]!r}, which is no file beside it")
-        read[shard] = _read(index.with_name(shard))
-        digest.update(_digest(index.with_name(shard)).digest())
+        read[shard] = _read(index.with_name(shard), key)
+        digest.update(bytes.fromhex(read[shard].digest))
     for name, shard in shards.items():
-        if name not in read[shard]:
+        if name not in read[shard].tensors:
             raise ConfigError(f"{index} says that {name[:80]!r} is in {shard}, where it is not")
-    return Weights({name: read[shard][name] for name, shard in shards.items()}, digest.hexdigest())
+    return Weights({name: read[shard].tensors[name] for name, shard in shards.items()}, digest.hexdigest())
 
 
-def _read(path: Path) -> Mapping[str, Tensor]:
+def _read(path: Path, key: str | None) -> Weights:
     with path.open("rb") as file:
         begin = file.read(len(_POINTER))
     if begin == _POINTER:
         raise ConfigError(f"{path} is a pointer of Git LFS; `git lfs pull` fetches the weights")
     # The length of the head of a safetensors file can look like the others' beginnings, so its brace is asked first.
     if begin[8:9] != b"{" and begin.startswith((_ARCHIVE, _PICKLE)):
-        return _state_dict(path, _saved_by_torch(path, is_archive=begin.startswith(_ARCHIVE)))
+        return _state_dict(path, _saved_by_torch(path, is_archive=begin.startswith(_ARCHIVE)), key)
+    if key is not None:
+        raise ConfigError(f"{path} has no entry {key!r}, as a checkpoint of torch.save has; leave key out")
     try:
-        return safetensors.torch.load_file(path)
+        return Weights(safetensors.torch.load_file(path), _digest(path))
     except (safetensors.SafetensorError, ValueError, KeyError) as cause:
         raise ConfigError(
             f"{path} is neither a safetensors file nor one of torch.save: {_first_line(cause)}"
@@ -148,24 +155,41 @@ def _check_archive(path: Path) -> None:
         raise ValueError("its parts are longer than the file")
 
 
-def _state_dict(path: Path, saved: Any) -> Mapping[str, Tensor]:
-    """Return the state dict that was saved, or that of a checkpoint."""
-    place = ""
+def _state_dict(path: Path, saved: Any, key: str | None) -> Weights:
+    """Return the state dict that was saved, or that of a checkpoint. key: see `read_weights`."""
+    entries, others = list[str](), tuple[str, ...]()
+    if key is not None:
+        if not isinstance(saved, Mapping) or key not in saved:
+            raise ConfigError(f"{path} has no entry {key!r}{_keys_of(saved)}")
+        saved, entries = saved[key], [key]
     if isinstance(saved, Mapping) and not any(isinstance(value, Tensor) for value in saved.values()):
         inside = [name for name in _STATES if isinstance(saved.get(name), Mapping)]
         if inside:
-            saved, place = saved[inside[0]], f"{inside[0]}."
+            others = tuple(str(name) for name, value in saved.items() if name != inside[0] and _has_tensors(value))
+            saved, entries = saved[inside[0]], [*entries, inside[0]]
         elif saved:
-            names = " and ".join(repr(name)[:80] for name in list(saved)[:3])
-            raise ConfigError(f"{path} has no state dict: its keys are {names}, and none of {', '.join(_STATES)}")
+            raise ConfigError(
+                f"{path} has no state dict{_keys_of(saved)}, and none of {', '.join(_STATES)}; training.start_from.key names "
+                "another entry"
+            )
+    place = ".".join(entries)
     if not isinstance(saved, Mapping):
         raise ConfigError(f"{path} has no state dict: it holds a {type(saved).__name__}")
     if not saved:
         raise ConfigError(f"{path} has no state dict: it is empty")
     for name, value in saved.items():
-        if problem := _unfit(name, value, place):
+        if problem := _unfit(name, value, f"{place}." if place else ""):
             raise ConfigError(f"{path} has no state dict of ordinary tensors: {problem}")
-    return {name: value.detach() for name, value in saved.items()}
+    return Weights({name: value.detach() for name, value in saved.items()}, _digest(path), place, others)
+
+
+def _keys_of(saved: Any) -> str:
+    names = list(saved) if isinstance(saved, Mapping) else []
+    return f": its keys are {' and '.join(repr(name)[:80] for name in names[:3])}" if names else ""
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(each, Tensor) for each in value.values())
 
 
 def _unfit(name: Any, value: Any, place: str) -> str:

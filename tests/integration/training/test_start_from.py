@@ -69,6 +69,14 @@ def test_the_model_command_lists_both(start):
     assert "from seed: 'classifier.weight' and 'classifier.bias'; unused: 'classifier.bias' and" in shown
 
 
+def test_the_state_dict_of_several_that_is_taken_is_said(tmp_path):
+    state = residual_cnn(width=8, blocks=2).state_dict()
+    torch.save({"ema": state, "model": state}, tmp_path / "a.pth")
+    for chosen, said in ((f'"{tmp_path / "a.pth"}"', True), (f'{{path="{tmp_path / "a.pth"}", key="ema"}}', False)):
+        shown = command(agent_app, "model", *(f"--set={flag}" for flag in (*FLAGS, f"training.start_from={chosen}")))
+        assert ("entry: 'model'; not taken: 'ema'" in " ".join(shown.split())) is said
+
+
 async def test_the_members_of_a_group_begin_with_it_alike(tmp_path):
     torch.manual_seed(99)
     kwargs = edge_config(*member_flags(0)).model.kwargs

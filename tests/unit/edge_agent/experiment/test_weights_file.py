@@ -26,10 +26,10 @@ def network():
 STATE = network().state_dict()
 
 
-def refused(path):
+def refused(path, key=None):
     """The sentence of a refusal."""
     with pytest.raises(ConfigError) as refusal:
-        read_weights(path)
+        read_weights(path, key)
     sentence = str(refusal.value)
     assert "\n" not in sentence
     assert len(sentence) < 500
@@ -55,6 +55,48 @@ SAVED = {
 def test_what_torch_has_saved_is_read_whatever_its_name(tmp_path, kind, old, name):
     torch.save(SAVED[kind], tmp_path / name, _use_new_zipfile_serialization=not old)
     assert_read(tmp_path / name)
+
+
+AVERAGED = {name: value + 1 for name, value in STATE.items()}
+SEVERAL = {"ema": AVERAGED, "model": STATE, "optimizer": {"state": {}}, "nested": {"state_dict": AVERAGED}}
+
+
+@pytest.mark.parametrize(
+    ("key", "state", "entry", "others"),
+    [
+        (None, STATE, "model", ("ema",)),
+        ("model", STATE, "model", ()),
+        ("ema", AVERAGED, "ema", ()),
+        ("nested", AVERAGED, "nested.state_dict", ()),
+    ],
+)
+def test_of_several_state_dicts_the_key_chooses_and_the_others_are_told(tmp_path, key, state, entry, others):
+    torch.save(SEVERAL, tmp_path / "x.pth")
+    weights = read_weights(tmp_path / "x.pth", key)
+    assert_same_bits(state, dict(weights.tensors))
+    assert (weights.entry, weights.others) == (entry, others)
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_a_file_of_one_state_dict_has_no_others(tmp_path, kind):
+    torch.save(SAVED[kind], tmp_path / "x.pth")
+    assert read_weights(tmp_path / "x.pth").others == ()
+
+
+def test_an_entry_that_is_not_there_is_said(tmp_path):
+    torch.save(SEVERAL, tmp_path / "x.pth")
+    assert "has no entry 'average': its keys are 'ema' and 'model' and 'optimizer'" in refused(
+        tmp_path / "x.pth", "average"
+    )
+    assert "has no state dict: its keys are 'state', and none of" in refused(tmp_path / "x.pth", "optimizer")
+    save_file(STATE, tmp_path / "x.safetensors")
+    assert "has no entry 'ema', as a checkpoint of torch.save has" in refused(tmp_path / "x.safetensors", "ema")
+
+
+def test_a_checkpoint_without_a_usual_entry_names_the_key_that_chooses(tmp_path):
+    torch.save({"ema": STATE, "step": 3}, tmp_path / "x.pth")
+    assert refused(tmp_path / "x.pth").endswith("training.start_from.key names another entry")
+    assert read_weights(tmp_path / "x.pth", "ema").entry == "ema"
 
 
 @pytest.mark.parametrize("padding", range(0, 1024, 8))
