@@ -91,8 +91,9 @@ class DataConfig(Section):
     """Function of inputs and labels of a batch of `train` that returns both, as mixup does. It may draw from torch, numpy and
     `random`. Inputs keep their shape; labels may become others that the loss takes. Left out, batches stay as they are."""
     on_error: Literal["raise", "skip"] = "raise"
-    """Reaction to a sample of `train` that cannot be read: the run ends, or with "skip" another sample stands for it, the same
-    one whenever it comes in this epoch. Samples of `test` and `calibration` must all be readable."""
+    """Reaction to a sample of `train` that cannot be read, or has another shape or type than most: the run ends, or with
+    "skip" another sample stands for it, the same one whenever it comes in this epoch. Samples of `test` and `calibration` must
+    all be readable."""
     max_skipped: NonNegativeInt = 100
     """Number of different samples that may be unreadable with `on_error = "skip"`; with one more the run ends. It is counted
     again in each process."""

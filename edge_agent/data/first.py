@@ -18,6 +18,10 @@ from shared.training.losses import label_tensors
 
 _log = structlog.get_logger(__name__)
 
+_LOOKED_AT = 20
+"""Samples of the whole set of which the most tell the kind of all, where others stand for those that are broken: the first one
+may be."""
+
 
 def first_batch(
     dataset: Dataset,
@@ -35,8 +39,11 @@ def first_batch(
     if is_iterated(dataset):
         return _first_iterated(dataset, batch_size, collate, transform)
     count = sample_count(dataset, skipping)
-    spares = None if skipping is None else skipping.spares(0, count)
     reader = SampleReader(dataset, 0, collate, transform)
+    if skipping is not None and skipping.like is None:
+        some = list(range(0, count, -(-count // _LOOKED_AT)))
+        skipping.like = reader.usual_kind(BatchRequest(some, ("evaluation", 0)))
+    spares = None if skipping is None else skipping.spares(0, count)
     size = min(batch_size, count)
     every = count // size if is_spread else 1
     request = BatchRequest(list(range(0, size * every, every)), ("evaluation", 0), spares)

@@ -5,7 +5,9 @@ torch, `random` and numpy are seeded before each batch. Which samples a batch ha
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pickle import PicklingError
@@ -144,6 +146,11 @@ class SampleReader:
         """Return the kind of the samples last read here for which others may stand; None where a function makes batches."""
         return self._batches.kind
 
+    def usual_kind(self, request: BatchRequest) -> SampleKind | None:
+        """Return the kind that most of these samples have, of several the first; None where none can be read, or a function
+        makes batches."""
+        return self._batches.usual_kind(request)
+
     def copied_bytes(self, samples: int) -> float:
         """The bytes of so many samples where reading copies rows of tensors in memory, and no more; infinite elsewhere."""
         return self._batches.copied_bytes(samples)
@@ -216,6 +223,15 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
     def copied_bytes(self, samples: int) -> float:
         """See `SampleReader.copied_bytes`."""
         return math.inf if self._tensors is None else samples * sum(tensor[0].nbytes for tensor in self._tensors)
+
+    def usual_kind(self, request: BatchRequest) -> SampleKind | None:
+        """See `SampleReader.usual_kind`."""
+        kinds = Counter[SampleKind | None]()
+        with drawing(self._numpys, *request.randomness):
+            for index in request.indices:
+                with suppress(DataError):
+                    kinds[self._checked(index, None)[1]] += 1
+        return kinds.most_common(1)[0][0] if kinds else None
 
     def __getitem__(self, request: BatchRequest) -> Stacked | _Read | str:
         """The batch or, since an exception would leave a worker process as a traceback, the sentence of a DataError."""

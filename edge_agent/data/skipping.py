@@ -39,7 +39,7 @@ class Spares:
     pool: int | Tensor
     """Number of the samples to draw from, or the samples themselves, int64 [N]."""
     like: SampleKind | None = None
-    """The kind that all samples have; None where the first one of the batch tells it."""
+    """The kind that all samples have; None where the first one that can be read tells it."""
 
     def read(self, index: int, read: Callable[[int], T], unreadable: list[Unreadable]) -> tuple[T, int]:
         """Read a sample, or one that stands for it; return it with its own index. unreadable: takes those that cannot be read.
@@ -70,7 +70,7 @@ class Skipping:
         self._most = most
         self._known = set[int]()
         self.like: SampleKind | None = None
-        """The kind of the samples, once the first batch has told it."""
+        """The kind of the samples, once some were looked at."""
         self.by_step: dict[int, int] = {}
         """Number of samples that could not be read, by the step; steps without any are left out."""
 

@@ -51,7 +51,7 @@ class Stacker:
         )
         if like is not None and kind != like:
             raise DataError(
-                f"sample {index} of {self._name} has {kind.told()}, and the first one has {like.told()}; all must be alike"
+                f"sample {index} of {self._name} has {kind.told()}, and others have {like.told()}; all must be alike"
             )
         return kind
 

@@ -129,6 +129,37 @@ def test_another_sample_stands_for_one_of_another_shape_than_the_first_ones_have
         first_batch(OddShapes(), 12, None, few)
 
 
+class OddOnes(Holes):
+    """Samples of two numbers, and some of three."""
+
+    def __init__(self, odd, count=COUNT):
+        super().__init__((), None, count)
+        self.odd = odd
+
+    def __getitem__(self, index):
+        return torch.full((3 if index in self.odd else 2,), index), index
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize(
+    ("odd", "count", "width"),
+    [
+        ({0}, COUNT, 2),
+        ({0, 1, 2}, COUNT, 2),
+        (set(range(0, 12, 2)), COUNT, 3),  # as many of each: the first one tells
+        (set(range(2, 9)), COUNT, 3),
+        ({0}, 2, 3),
+        ({0}, 3, 2),
+        (set(range(30)), 1000, 2),
+    ],
+)
+def test_the_kind_that_most_samples_have_is_that_of_all(odd, count, width, batch_size):
+    skipping = Skipping(SEED, count)
+    first = first_batch(OddOnes(odd, count), batch_size, None, skipping)
+    read = BatchLoader(OddOnes(odd, count), batch_size, SEED, False, 0, skipping=skipping)
+    assert {batch.inputs.shape[1] for batch in (first, *read.iterate(0, read.steps_per_epoch))} == {width}
+
+
 def test_what_a_dataset_of_ours_says_is_not_told_as_an_error_of_a_program():
     class Files(Holes):
         def __getitem__(self, index):
