@@ -1,5 +1,6 @@
 """Keeps the history of a run as it goes, in its statistics and in `history.csv`: a reader of its events."""
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ class HistoryKeeper:
     """Adds the rows of a run, and takes away those of steps that are done once more. Used on the event loop.
 
     The rows are in each checkpoint, with the totals, so those in the file are only shown: whatever they are after a
-    death, they are written again.
+    death, they are written again. A member of a group has those of the file alone, and of epochs that are not in it, because
+    steps did not wait for its row, by the figures of their steps.
     """
 
     def __init__(self, statistics: Statistics, directory: Path | None, events: Events) -> None:
@@ -105,32 +107,57 @@ class HistoryKeeper:
         before = statistics.history[-1] if statistics.history else None
         spent = seconds - (before.seconds if before is not None else 0.0)
         samples = statistics.samples - (before.samples if before is not None else 0)
-        statistics.add_row(
-            HistoryRow(
-                step=step,
-                epoch=experiment.recipe.epoch_of(step),
-                samples=statistics.samples,
-                train_loss=None,
-                learning_rate=learning_rate(experiment.recipe, max(step - 1, 0), drops=experiment.held.rate_drops),
-                edge_blocks=statistics.edge_blocks,
-                staleness=statistics.deployment.staleness,
-                bits=codec_bits(statistics.deployment.codec),
-                seconds=round(seconds, 3),
-                bytes_up=statistics.bytes_up,
-                bytes_down=statistics.bytes_down,
-                samples_per_second=round(samples / spent, 1) if spent > 0 else 0.0,
-                skipped=statistics.skipped,
-                **tested,
-            )
+        row = self._row(
+            step,
+            samples=statistics.samples,
+            skipped=statistics.skipped,
+            seconds=round(seconds, 3),
+            bytes_up=statistics.bytes_up,
+            bytes_down=statistics.bytes_down,
+            samples_per_second=round(samples / spent, 1) if spent > 0 else 0.0,
+            **tested,
         )
+        statistics.add_row(row)
         self._show()
         self._emit(RowAdded(statistics.history[-1]))
+
+    def _row(self, step: int, **figures: Any) -> HistoryRow:
+        """Return the row of a step but for its loss, under the deployment in force."""
+        experiment, deployment = self._experiment, self._statistics.deployment
+        assert experiment is not None, "a session is open"
+        given: dict[str, Any] = {"train_loss": None, "test_loss": None, "accuracy": None} | figures
+        return HistoryRow(
+            step=step,
+            epoch=experiment.recipe.epoch_of(step),
+            learning_rate=learning_rate(experiment.recipe, max(step - 1, 0), drops=experiment.held.rate_drops),
+            edge_blocks=deployment.edge_blocks,
+            staleness=deployment.staleness,
+            bits=codec_bits(deployment.codec),
+            **given,
+        )
+
+    def _with_lost(self, rows: Iterable[HistoryRow], step: int) -> list[HistoryRow]:
+        """Return these rows up to a step, and those of epochs without an evaluation that a kill has kept out of the file."""
+        assert self._experiment is not None, "a member is back in its session"
+        statistics, found = self._statistics, [row for row in rows if row.step <= step]
+        self._look_ahead(found[-1].step if found else 0)
+        while self.next_step <= step < self._experiment.steps and not self._experiment.evaluates_at(self.next_step):
+            if not list(statistics.of_steps.between(self.next_step - 1, self.next_step)):  # the others did it alone
+                break
+            totals = statistics.totals_at(self.next_step, found)
+            figures = {
+                name: totals.get(name, 0) for name in ("samples", "skipped", "seconds", "bytes_up", "bytes_down")
+            }
+            loss = totals["loss_sum"] / totals["losses"]
+            found.append(self._row(self.next_step, train_loss=loss, samples_per_second=0.0, **figures))
+            self._look_ahead(self.next_step)
+        return found
 
     def _go_back(self, step: int) -> None:
         """Take away the rows of steps that come once more. A member of a group that is back has those of its file before."""
         statistics = self._statistics
         if self._may_be_back and self._file is not None:
-            statistics.go_on(statistics.totals_at(step, self._file.unfinished()))
+            statistics.go_on(statistics.totals_at(step, self._with_lost(self._file.unfinished(), step)))
         self._may_be_back = False
         statistics.of_steps.forget_from(step)
         rows = statistics.history

@@ -252,6 +252,10 @@ class TrainingLoop:
                 if action is not Action.TRAIN:
                     return action
                 self._lower_rate_if_due()
+                if self._experiment.config.member is not None:
+                    await self._session.threads.disk.run(
+                        lambda: None
+                    )  # its rows are in the file then, and nowhere else
                 await self.step_runner.do(linked, batches, self._next_stop_step())
                 self._emit(Drained())
 

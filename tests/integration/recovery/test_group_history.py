@@ -23,17 +23,22 @@ def evaluating(rank):
     return [tested, "training.evaluate_every_steps=10"]
 
 
-@pytest.fixture(scope="module")
-def expected():
-    """The rows of each member of a group that nothing disturbs."""
+def undisturbed(of_rank):
+    """The rows of each member of a group that nothing disturbs. of_rank: function from a rank to further flags."""
 
     async def rows():
         async with running_trainer(*group_of(SIZE)) as server:
             more = [SHARD, "compute.threads=1", f"training.max_steps={STEPS}"]
-            configs = [member(rank, server, size=SIZE, more=[*more, *evaluating(rank)]) for rank in range(SIZE)]
+            configs = [member(rank, server, size=SIZE, more=[*more, *of_rank(rank)]) for rank in range(SIZE)]
             return [result.history for result in await asyncio.gather(*map(run_training, configs))]
 
-    found = [plain_history.of(history) for history in asyncio.run(rows())]
+    return [plain_history.of(history) for history in asyncio.run(rows())]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The rows of each member of a group that evaluates."""
+    found = undisturbed(evaluating)
     assert [row.step for row in found[0]] == [10, 20, 22, 30, 40]
     return found
 
@@ -60,15 +65,36 @@ def slowly_evaluating():
         ("shared.execution.blocks:PlacedBlocks.take_weights", 55),
         ("edge_agent.observability.history_keeper:HistoryKeeper._add", 2),
         ("edge_agent.observability.history_keeper:HistoryKeeper._show", 2),
+        ("edge_agent.observability.history_keeper:HistoryKeeper._show", 3),
+        ("edge_agent.training.history:HistoryFile.hold", 2),
+        ("edge_agent.training.history:HistoryFile.hold", 3),
     ],
 )
 def test_a_killed_member_that_comes_back_has_the_losses_and_samples_of_all_steps(point, nth, tmp_path, expected):
-    """Before it has the loss of a step, while its gradients leave, once others have gone on with them, and at an evaluation."""
+    """Before it has the loss of a step, while its gradients leave, once others have gone on with them, and before the row of an
+    evaluation or of an epoch is in the file."""
     with Running(tmp_path, more={rank: evaluating(rank) for rank in range(SIZE)}) as running:
         running.trainer()
         other = running.member(0)
         killed = running.member_killed_at(point, 1, nth)
         assert killed.wait(60) == -signal.SIGKILL
+        assert_rows(running, [other, running.member(1)], expected)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "edge_agent.observability.history_keeper:HistoryKeeper._show",
+        "edge_agent.training.history:HistoryFile.hold",
+    ],
+)
+def test_the_row_of_an_epoch_for_which_no_step_waits_is_there_after_a_kill(point, tmp_path):
+    with Running(tmp_path) as running:
+        running.trainer()
+        other = running.member(0)
+        assert running.member_killed_at(point, 1).wait(60) == -signal.SIGKILL
+        expected = undisturbed(lambda _rank: [])
+        assert [row.step for row in expected[0]] == [22, 40]
         assert_rows(running, [other, running.member(1)], expected)
 
 
