@@ -168,6 +168,9 @@ class HistoryKeeper:
             self._show()
 
     def _show(self) -> None:
-        """Have the file hold all rows, beside the event loop."""
-        if self._file is not None and self._disk is not None:
-            self._disk.send(partial(self._file.hold, list(self._statistics.history)))
+        """Have the file hold all rows, beside the event loop, but for that of a member that has come after the last step: a
+        whole result may be there."""
+        rows = list(self._statistics.history)
+        comes_after_the_end = bool(rows) and not rows[-1].samples
+        if self._file is not None and self._disk is not None and not comes_after_the_end:
+            self._disk.send(partial(self._file.hold, rows))

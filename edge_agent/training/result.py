@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,7 @@ from edge_agent.training.statistics import Statistics
 from shared.errors import StorageError
 from shared.files.whole_file import write_together
 from shared.model.chain import Chain
+from shared.model.snapshot import same_bits
 from shared.placement import Placement, held_blocks
 from shared.training.block_state import BlockTensors
 from shared.training.state_file import savable
@@ -162,8 +164,12 @@ class TrainingResult:
         Where some parameters do not learn, `adapters.safetensors` has those that do; `best.safetensors` has the best weights
         where they are kept, and `ema.safetensors` their average. All are written whole, or the folder stays unchanged. The
         files that they replace are kept aside, in a folder `earlier`. Weights that are no finite numbers replace no existing
-        model, and a warning says so. Raises StorageError.
+        model, and a warning says so. A result with the same weights that is there stays as it is where this one knows of no
+        sample, as that of a group's member that was killed behind its results. Raises StorageError.
         """
+        if self._is_there_whole(directory):
+            _log.info("the results are there already", folder=str(directory))
+            return directory / SUMMARY
         model, adapters, best, ema, summary = (directory / name for name in (MODEL, ADAPTERS, BEST, EMA, SUMMARY))
         figures = {**self.facts, "history": [row._asdict() for row in self.history]}
         text = json.dumps(_as_json(figures), indent=2, allow_nan=False) + "\n"
@@ -191,6 +197,15 @@ class TrainingResult:
         if aside is not None:
             _log.warning("an earlier result was here, and is kept aside", folder=str(aside))
         return summary
+
+    def _is_there_whole(self, directory: Path) -> bool:
+        """Tell whether a folder has the result of these weights that this one has only brought home."""
+        if not self.history or self.history[-1].samples or not (directory / SUMMARY).exists():
+            return False
+        with suppress(OSError, safetensors.SafetensorError):
+            there, here = safetensors.torch.load_file(directory / MODEL), savable(self.module.state_dict())
+            return there.keys() == here.keys() and all(same_bits(there[name], here[name]) for name in here)
+        return False
 
 
 _AVERAGE = "average of "

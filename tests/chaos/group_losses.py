@@ -124,13 +124,9 @@ def _differs(folder: Path, right: Expected, members: Iterable[int]) -> str:
 
 
 def _wrong_samples(folder: Path, size: int) -> str:
-    """Judge the samples in the rows of each member; empty where they are those of all steps, whoever was killed.
-
-    One that is killed between its results and the end of its session has others then, which know of no earlier step.
-    """
+    """Judge the samples in the rows of each member; empty where they are those of all steps, whoever was killed."""
     for rank in range(size):
-        first = min((_result(folder, rank) / "earlier").glob("*"), default=_result(folder, rank))
-        for row in read_history(first):
+        for row in read_history(_result(folder, rank)):
             if row.samples != row.step * BATCH_SIZE:
                 return f"row {row.step} of member {rank} has {row.samples} samples ({folder})"
     return ""

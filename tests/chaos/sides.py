@@ -84,10 +84,9 @@ def member(flags: list[str], name: str, planned: list[Planned], folder: Path) ->
     Saboteur(planned, folder / f"{name}.fired")
     torch.set_num_threads(1)
     config = load_config(edge_agent.run.EdgeConfig, None, flags, environ={})
+    results = config.output.directory or folder / f"{name}-result"
     try:
-        asyncio.run(
-            edge_agent.run.run_training(config, write_result=lambda result: result.write(folder / f"{name}-result"))
-        )
+        asyncio.run(edge_agent.run.run_training(config, write_result=lambda result: result.write(results)))
     except IsthmusError as error:
         print(f"edge-agent: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

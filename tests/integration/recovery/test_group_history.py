@@ -98,6 +98,26 @@ def test_the_row_of_an_epoch_for_which_no_step_waits_is_there_after_a_kill(point
         assert_rows(running, [other, running.member(1)], expected)
 
 
+@pytest.mark.parametrize(
+    ("point", "has_results"),
+    [
+        ("edge_agent.training.result:TrainingResult.write", False),
+        ("edge_agent.training.training_loop:TrainingLoop.close", True),
+    ],
+)
+def test_a_member_that_is_killed_around_its_results_has_them_once_and_whole(point, has_results, tmp_path, expected):
+    with Running(tmp_path, more={rank: evaluating(rank) for rank in range(SIZE)}) as running:
+        running.trainer()
+        other, folder = running.member(0), tmp_path / "member-1"
+        assert running.member_killed_at(point, 1).wait(60) == -signal.SIGKILL
+        before = {path.name: path.stat().st_mtime_ns for path in folder.glob("[!.]*")}
+        assert ("summary.json" in before) is has_results
+        assert_rows(running, [other, running.member(1)], expected)
+    assert not (folder / "earlier").exists()
+    if has_results:
+        assert before.items() <= {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}.items()
+
+
 @pytest.mark.parametrize("killed", ["member", "trainer"])
 def test_rows_are_whole_wherever_the_group_goes_on(killed, tmp_path, expected):
     with Running(tmp_path, more=slowly_evaluating()) as running:
