@@ -30,6 +30,7 @@ from tests.support.plain import (
     plain_plateau,
 )
 from tests.support.plain_history import plain_evaluation
+from tests.support.samples import quickly
 
 SAMPLES, STEPS = 4, 5
 """Samples of a member's batch, and steps."""
@@ -266,6 +267,7 @@ def _put(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
             parameter.copy_(weights[name])
 
 
+@quickly()
 def group_state(
     configs: Sequence[EdgeConfig],
     took_part: TookPart | None = None,

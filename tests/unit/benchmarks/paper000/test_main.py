@@ -17,8 +17,14 @@ PRETRAINED = [name for name, task in TASKS.items() if "lite0" in task.sizes["sma
 LEARNED = [name for name in TASKS if name not in PRETRAINED]
 
 
-def options(folder, out, *more) -> list[str]:
-    return ["--data", str(folder), "--out", str(out), "--epochs", "1", "--samples", "320", "--seeds", "0", *more]
+SAMPLES = 128
+"""One batch of the largest, in Fig. 12."""
+SAMPLES_OF_CHANGES = 320
+"""As many steps as show a change of weights over the largest K, in Fig. 3."""
+
+
+def options(folder, out, *more, samples=SAMPLES) -> list[str]:
+    return ["--data", str(folder), "--out", str(out), "--epochs", "1", "--samples", str(samples), "--seeds", "0", *more]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,11 @@ def out(tmp_path_factory):
 
 @pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if {*figure.tasks} - {*PRETRAINED}])
 def test_each_figure_runs_at_its_smallest_and_has_the_device_alone_beside_it(name, folder, out, capsys):
-    main([name, *options(folder, out, "--tasks", *LEARNED)])
+    given = [
+        name,
+        *options(folder, out, "--tasks", *LEARNED, samples=SAMPLES_OF_CHANGES if name == "fig3" else SAMPLES),
+    ]
+    main(given)
     text = capsys.readouterr().out
     shown = [task for task in FIGURES[name].tasks if task in LEARNED]
     assert [task for task in shown if f"*{TASKS[task].title}*" in text] == shown
@@ -38,7 +48,7 @@ def test_each_figure_runs_at_its_smallest_and_has_the_device_alone_beside_it(nam
         assert text.count("| device alone") >= len(shown)
     assert "nan" not in text
     done = len(read_lines(out, Result.of, "it"))
-    main([name, *options(folder, out, "--tasks", *LEARNED)])
+    main(given)
     assert capsys.readouterr().out == text
     assert len(read_lines(out, Result.of, "it")) == done, "no training is repeated"
 
@@ -56,7 +66,7 @@ def stored(task: str, accuracy: float, **changes) -> Result:
     rates = tuple((late * 0.01,) * len(QUANTILES) for late in LATENESS)
     deviations = tuple((phase * 1e-5,) * len(DEVIATIONS) for phase in (3, 2, 1))
     return Result(
-        Training(task, "small", 1, 320, 0, **changes), (Evaluated(1.0, accuracy),), None, rates, deviations, 1.0
+        Training(task, "small", 1, SAMPLES, 0, **changes), (Evaluated(1.0, accuracy),), None, rates, deviations, 1.0
     )
 
 
