@@ -30,7 +30,7 @@ from tests.support.running import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-STEPS = 160
+STEPS = 240
 CHOSEN = [
     *flags("cnn", "adamw"),
     f"training.max_steps={STEPS}",

@@ -21,7 +21,7 @@ from tests.support.plain_changed import plain_changed
 from tests.support.plain_recalled import plain_recalled
 from tests.support.running import ALLOWED, StandardError, edge_config, held_port, run_agent
 
-STEPS = 400
+STEPS = 250
 CHOSEN = [
     *flags("cnn", "adamw"),
     f"training.max_steps={STEPS}",
@@ -46,13 +46,19 @@ def _one_thread():
 
 
 @pytest.fixture(scope="module")
-def expected():
-    return plain_state(edge_config(*CHOSEN))
+def undisturbed():
+    """The rows and the weights of the run that nothing disturbs."""
+    return plain_history.plain_run(edge_config(*CHOSEN), {STEPS}.__contains__)
 
 
 @pytest.fixture(scope="module")
-def rows():
-    return plain_history.plain_history(edge_config(*CHOSEN), {STEPS}.__contains__)
+def rows(undisturbed):
+    return undisturbed[0]
+
+
+@pytest.fixture(scope="module")
+def expected(undisturbed):
+    return undisturbed[1]
 
 
 class Logged:
