@@ -24,8 +24,3 @@ def kind_of(value: Any) -> str:
 def layout_of(tensor: Tensor | TensorSpec) -> str:
     """Return the type and the shape of a tensor, or of one of this kind."""
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
-
-
-def one_line(error: Exception) -> str:
-    """Return what an exception says, on one line."""
-    return " ".join(str(error).split())

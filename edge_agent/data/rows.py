@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from edge_agent.data.described import one_line
-from shared.errors import DataError
+from shared.errors import DataError, one_line
 
 CHUNK_ROWS = 4096
 _MOST_CELL = 1 << 24
@@ -138,7 +137,7 @@ def _rows_of(path: Path, delimiter: str) -> Iterator[list[str]]:
             except csv.Error as cause:
                 raise DataError(f"{path}: row {reader.line_num}: {cause}") from cause
     except (OSError, UnicodeDecodeError) as cause:
-        raise DataError(f"{path} cannot be read as text in UTF-8: {one_line(cause)}") from cause
+        raise DataError(f"{path} cannot be read as text in UTF-8: {one_line(str(cause))}") from cause
 
 
 def _of_parquet(path: Path, names: Sequence[str]) -> tuple[list[str], Iterator[Chunk]]:
@@ -150,7 +149,7 @@ def _of_parquet(path: Path, names: Sequence[str]) -> tuple[list[str], Iterator[C
     try:
         file = parquet.ParquetFile(path)
     except (OSError, pyarrow.ArrowException) as cause:
-        raise DataError(f"{path} is no Parquet file: {one_line(cause)}") from cause
+        raise DataError(f"{path} is no Parquet file: {one_line(str(cause))}") from cause
     header = list(file.schema_arrow.names)
     wanted = [header[place] for place in _places(path, header, names)]
 
@@ -161,7 +160,7 @@ def _of_parquet(path: Path, names: Sequence[str]) -> tuple[list[str], Iterator[C
                 yield Chunk(first, [batch.column(name).to_pylist() for name in wanted])
                 first += batch.num_rows
         except (OSError, pyarrow.ArrowException) as cause:
-            raise DataError(f"{path} cannot be read: {one_line(cause)}") from cause
+            raise DataError(f"{path} cannot be read: {one_line(str(cause))}") from cause
 
     return header, chunks()
 

@@ -22,7 +22,6 @@ from torch.utils.data import TensorDataset as TorchTensorDataset
 
 from edge_agent.data.classes import Classes
 from edge_agent.data.collate import Collate, Stacked
-from edge_agent.data.described import one_line
 from edge_agent.data.randomness import drawing, spare_restored
 from edge_agent.data.shared_memory import REMEDY, is_lack_of_room
 from edge_agent.data.skipping import Spares, Unreadable
@@ -30,7 +29,8 @@ from edge_agent.data.stacker import SampleKind, Stacker
 from edge_agent.data.stream import BatchPlace, Stream, StreamState, is_iterated
 from edge_agent.data.tensors import TensorDataset
 from edge_agent.data.transform import BatchTransform
-from shared.errors import DataError
+from shared.errors import DataError, one_line
+from shared.foreign import described
 from shared.training.losses import widened
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class SampleReader:
         except RuntimeError as error:
             self.close()
             lacks = f"; /dev/shm has no room: {REMEDY}" if is_lack_of_room(str(error)) else ""
-            raise DataError(f"a worker process of {name} ended: {one_line(error)}{lacks}") from error
+            raise DataError(f"a worker process of {name} ended: {one_line(str(error))}{lacks}") from error
 
     def _batch_of(self, answer: Stacked | _Read) -> Stacked:
         if isinstance(answer, _Read):
@@ -295,7 +295,7 @@ class _RequestedBatches(TorchDataset[Stacked | _Read | str]):
         try:
             return self._dataset[index]
         except Exception as error:
-            what = one_line(error) if isinstance(error, DataError) else f"{type(error).__name__}: {one_line(error)}"
+            what = one_line(str(error)) if isinstance(error, DataError) else described(error)
             raise DataError(f"sample {index} of {self.name} cannot be read: {what}") from error
 
     def _checked(self, index: int, like: SampleKind | None) -> tuple[Any, SampleKind | None]:

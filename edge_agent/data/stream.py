@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import structlog
 from torch.utils.data import IterableDataset
 
-from edge_agent.data.described import one_line
 from shared.errors import DataError
+from shared.foreign import described
 
 MOST_STATE_BYTES = 64 << 10
 """Largest state that is kept: each batch has one."""
@@ -74,7 +74,7 @@ class Stream:
             if json.loads(text) != told:
                 return StreamState("", "JSON gives another one back")
         except Exception as error:
-            return StreamState("", f"{type(error).__name__}: {one_line(error)}")
+            return StreamState("", described(error))
         if len(text) > MOST_STATE_BYTES:
             return StreamState("", f"it has {len(text)} bytes as JSON, more than {MOST_STATE_BYTES}")
         return StreamState(text)
@@ -112,7 +112,7 @@ class Stream:
                 raise
             number = self._next.before * count + len(samples)
             raise DataError(
-                f"sample {number} of an epoch of {self._name} cannot be read: {type(error).__name__}: {one_line(error)}"
+                f"sample {number} of an epoch of {self._name} cannot be read: {described(error)}"
             ) from error
         self._iterator, self._next = iterator, self._next._replace(before=self._next.before + 1)
         return samples
@@ -127,7 +127,7 @@ class Stream:
             self._iterated = deepcopy(self._dataset)
             return self._begun_by(*json.loads(loads))
         except Exception as error:
-            why = f"{type(error).__name__}: {one_line(error)}"
+            why = described(error)
             raise DataError(f"{self._name} cannot go on from the state that it told: {why}") from error
 
     def _begun_by(self, of_dataset: Any, of_iterator: Any) -> Iterator[Any]:
