@@ -161,9 +161,11 @@ class StoredSession:
 
     def total_bytes(self) -> int:
         """Sum the bytes of its files. Raises StorageError."""
-        beside = [store for store in (self._results, self._best) if store is not None]
-        results = sum(sum(store.files.sizes().values()) for store in beside)
-        return results + (0 if self._folder is None else self._folder.total_bytes())
+        beside = [store.files for store in (self._results, self._best) if store is not None]
+        if self.recall_folder is not None:
+            beside.append(LocalFiles(self.recall_folder))
+        own_bytes = 0 if self._folder is None else self._folder.total_bytes()
+        return own_bytes + sum(sum(files.sizes().values()) for files in beside)
 
     def result(self) -> Checkpoint | None:
         """Return the trained model that was kept; None if there is no whole one."""

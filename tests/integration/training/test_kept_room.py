@@ -7,8 +7,12 @@ from benchmarks.memory import held_and_resident
 from benchmarks.support.processes import trainer_process
 from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.placement_report import report_on
+from edge_agent.sessions.resuming import Resume
 from edge_agent.sessions.room import session_bytes
+from edge_agent.sessions.stored_session import sessions_folder, stored_sessions
+from edge_agent.training.shutdown import Shutdown
 from isthmus import run_training
+from shared.errors import StoppedError
 from shared.training.copied_features import MOST_COPIES
 from tests.integration.training import test_changes, test_recall_alone
 from tests.support.running import Listening, edge_config, running_trainer
@@ -64,6 +68,27 @@ async def test_features_that_the_device_recalls_take_the_disk_that_was_counted(t
     assert kept < most <= counted
     without = [flag for flag in test_recall_alone.ALONE if flag != test_recall_alone.RECALL]
     assert counted == kept + session_bytes(Experiment(edge_config(*without, f"checkpoints.location={tmp_path}")))
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+async def test_features_that_are_on_the_disk_already_need_no_more_room(tmp_path, monkeypatch, lacking):
+    shutdown = Shutdown()
+    config = edge_config(*test_recall_alone.ALONE, f"checkpoints.location={tmp_path}")
+
+    def stop(statistics):
+        if statistics.steps == test_recall_alone.STOPPED_AT:
+            shutdown.drain()
+
+    with pytest.raises(StoppedError):
+        await run_training(config, Listening(stop), shutdown=shutdown)
+    ((record, *_),) = stored_sessions(sessions_folder(config))
+    there = bytes_in(tmp_path / "edge-agent")
+    assert there > test_recall_alone.SAMPLES * test_recall_alone.RECORD_BYTES
+    free = session_bytes(Experiment(config)) - there - lacking
+    monkeypatch.setattr("edge_agent.sessions.room.free_bytes_at", lambda _path: free)
+    with capture_logs() as logs:
+        await run_training(config, resume=Resume(record.session_id))
+    assert sum("may become full" in entry["event"] for entry in logs) == lacking
 
 
 def test_both_ends_report_the_memory_of_features_and_of_their_copies():
