@@ -67,7 +67,7 @@ class TrainingConfig(Section):
         default=(), max_length=MOST_METRICS, examples=[["top5", {"name": "my_metrics:Recall", "kwargs": {"of": 3}}]]
     )
     """Metrics of the evaluations beside the loss: names, or tables with a name, kwargs and an alias, under which the value is
-    shown. A user's own is a function of the output and the labels, whose numbers are averaged over samples, or a class with the
+    shown. A user's own is a function of the output and the labels of a batch that returns its mean, or a class with the
     methods update, state, merge and value, or one of torchmetrics. The trainer's operator must allow it too."""
     evaluate_every_epochs: NonNegativeInt = 1
     """Epochs between evaluations. 0 evaluates at the end only, and after `evaluate_every_steps`."""

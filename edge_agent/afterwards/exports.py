@@ -26,6 +26,8 @@ TOLERANCE = 1e-5
 """The distance that a number may have from the model's, absolute and relative, where other programs order sums otherwise."""
 _LACKS = re.compile(r"implementation for (\w+)")
 """The operation in the sentence of onnxruntime about one that it does not have."""
+_CONSTANT = re.compile(r"size\(\)\[(\d)\] as dynamic but your code specialized it to be a constant \((\d+)\)")
+"""The dimension and the number in the sentence of torch about a size that the model makes a constant of."""
 _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -171,5 +173,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _sentence(cause: BaseException) -> str:
+    if (constant := _CONSTANT.search(str(cause))) is not None:
+        size = "number of samples" if constant[1] == "0" else "length"
+        return f"torch traces a layer for which the {size} of a batch, {constant[2]}, is a constant, as for a recurrent one"
     first = next((line for line in str(cause).splitlines() if line.strip()), "")  # exporters tell pages
     return f"{type(cause).__name__}: {first.strip()}"[:300]

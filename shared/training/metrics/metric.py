@@ -59,7 +59,7 @@ def as_number(given: Any) -> float:
     """Return a number that foreign code has computed. Raises ModelError for anything else."""
     if isinstance(given, Tensor):
         if given.numel() != 1:
-            raise ModelError(f"gives a tensor {tuple(given.shape)}; it must give one number")
+            raise ModelError(f"gives a tensor {tuple(given.shape)}; it must give one number, as the mean of a batch")
         given = given.item()
     if not isinstance(given, int | float):
         raise ModelError(f"gives {type(given).__name__}; it must give one number")

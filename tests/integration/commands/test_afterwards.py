@@ -211,6 +211,22 @@ def test_an_export_takes_texts_of_every_length_where_lengths_vary(tmp_path, kind
         torch.testing.assert_close(computes(**inputs), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_layer_that_makes_a_constant_of_the_length_is_one_sentence(tmp_path):
+    sequences = "tests.support.samples:Sequences"
+    own = [
+        'model.factory="tests.support.models.recurrent:Recurrent"',
+        f"data.train={sequences}",
+        f"data.test={sequences}",
+    ]
+    lengths = ['data.collate="torch.utils.data:default_collate"', "data.longest=12"]
+    with pytest.raises(ModelError) as refusal:
+        Trained(tmp_path, *own, *lengths).call("export", str(tmp_path / "x.pt2"), "--to=torch-export")
+    assert str(refusal.value) == (
+        "the model cannot be exported to torch-export: torch traces a layer for which the length of a batch, 12, is a "
+        "constant, as for a recurrent one"
+    )
+
+
 def by_onnxruntime(file):
     session = onnxruntime.InferenceSession(file)
     return lambda **inputs: torch.from_numpy(
