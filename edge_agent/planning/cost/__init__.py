@@ -1,11 +1,17 @@
 """The cost of a step, and of a change: layouts under conditions. Arithmetic alone; families/ knows the permitted choices."""
 
 from edge_agent.planning.cost.conditions import Conditions, Direction, conditions_of
-from edge_agent.planning.cost.layouts import computing_seconds, loads_of
+from edge_agent.planning.cost.layouts import (
+    computing_seconds,
+    crossing_bits,
+    encoding_seconds,
+    loads_of,
+    simulated_loads,
+    simulated_seconds,
+    stacked_loads,
+)
 from edge_agent.planning.cost.loads import Loads, Paths, Slower, Times, joined, pipeline_seconds, steady_seconds
 from edge_agent.planning.cost.programs import loads_of_step
-from edge_agent.planning.cost.simulated import simulated_loads, simulated_seconds
-from edge_agent.planning.cost.stacked import crossing_bits, encoding_seconds, stacked_loads
 from edge_agent.planning.cost.switching import (
     BETWEEN_RATE,
     LOST_RATE,

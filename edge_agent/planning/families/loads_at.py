@@ -17,7 +17,7 @@ def loads_at(question: Question, layouts: Sequence[Layout], at: Conditions) -> L
         return loads_of(profile, layouts)
     return joined(
         [
-            simulated_loads(profile, [layout], at) if _is_simulated(question, layout) else loads_of(profile, [layout])
+            simulated_loads(profile, layout, at) if _is_simulated(question, layout) else loads_of(profile, [layout])
             for layout in layouts
         ]
     )

@@ -16,7 +16,7 @@ from edge_agent.planning import (
     conditions_of,
     stacked,
 )
-from edge_agent.planning.cost import bits_between, computing_seconds, simulated_loads, simulated_seconds
+from edge_agent.planning.cost import bits_between, computing_seconds, joined, simulated_loads, simulated_seconds
 from edge_agent.planning.engine.pool import is_measured
 from edge_agent.planning.engine.returning import return_search
 from edge_agent.planning.families.registry import neighbours, permits
@@ -49,7 +49,7 @@ def test_loads_are_exact_under_the_conditions_and_nearly_so_near_them(bits, stal
     here = conditions_of(DEMO)
     start = best(question, here).layout
     layouts = [start, *neighbours(question, start, here)]
-    loads = simulated_loads(KNOWN, layouts, here)
+    loads = joined([simulated_loads(KNOWN, layout, here) for layout in layouts])
     for at, middle, most in ((here, 1e-9, 1e-9), (changed(rates=0.9, device=1.1), near, 0.3)):
         seconds = np.array([simulated_seconds(KNOWN, coded(KNOWN, layout), at) for layout in layouts])
         off = np.abs(loads.seconds(at) / seconds - 1.0)
