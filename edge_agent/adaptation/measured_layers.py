@@ -9,7 +9,7 @@ from edge_agent.experiment.exchanging import carried_shares
 from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning.profile_operations import FORWARD_SHARE
 from edge_agent.planning.schedules import Layers, bounds_of
-from edge_agent.planning.schedules.profiled import BITS_PER_BYTE
+from edge_agent.planning.schedules.layers import BITS_PER_BYTE
 from edge_agent.training.statistics import Statistics
 from shared.events import Events
 from shared.events.worker import Computed

@@ -1,15 +1,13 @@
 """Schedules: when a member of a group pulls parameters and pushes gradients, layer by layer. Numbers only.
 
-With a barrier (paper 002): papers/dynacomm.py is its cost and the best partition, ibatch.py and barrier.py its rivals.
-Without: flow.py, played by period.py. Layers come from a file (layers.py) or a profile (profiled.py).
-again.py makes them again.
+With a barrier (paper 002): papers/dynacomm.py is its cost and the best partition, barrier.py its rivals.
+Without: flow.py, played by period.py. Layers (layers.py) come from a file or a profile. again.py makes schedules again.
 """
 
 from edge_agent.planning.papers.dynacomm import Bounds, Direction, Segment, dynacomm
 from edge_agent.planning.schedules.again import ScheduleAgain, bounds_of
 from edge_agent.planning.schedules.flow import bound_seconds, run_seconds
-from edge_agent.planning.schedules.layers import Layers, check_members, load_layers, parse_layers
-from edge_agent.planning.schedules.profiled import layers_of
+from edge_agent.planning.schedules.layers import Layers, check_members, layers_of, load_layers, parse_layers
 from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, ExchangeSchedule, LayerEvent
 from edge_agent.planning.schedules.strategies import STRATEGIES, compare_strategies
 

@@ -9,11 +9,15 @@ from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTI
 from edge_agent.planning.papers.dynacomm import dynacomm
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.runs.run import check_duration
-from edge_agent.planning.schedules.barrier import layerwise, sequential, with_barrier
+from edge_agent.planning.schedules.barrier import (
+    ibatch_backward,
+    ibatch_forward,
+    layerwise,
+    sequential,
+    with_barrier,
+)
 from edge_agent.planning.schedules.flow import flow
-from edge_agent.planning.schedules.ibatch import ibatch_backward, ibatch_forward
-from edge_agent.planning.schedules.layers import Layers
-from edge_agent.planning.schedules.profiled import layers_of
+from edge_agent.planning.schedules.layers import Layers, layers_of
 from edge_agent.planning.schedules.schedule import ExchangeSchedule
 from edge_agent.planning.traces import LinkTrace
 from shared.errors import PlanError
