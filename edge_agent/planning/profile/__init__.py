@@ -17,8 +17,8 @@ from edge_agent.planning.profile.profile import (
     Profile,
     WorkerProfile,
     no_times,
+    with_batch_size,
 )
-from edge_agent.planning.profile.whole_batches import with_batch_size
 
 __all__ = [
     "EDGE",

@@ -18,8 +18,7 @@ from edge_agent.planning.profile.document import (
     Runs,
     SampleSeconds,
 )
-from edge_agent.planning.profile.profile import MeasuredLink, Profile, WorkerProfile, no_times
-from edge_agent.planning.profile.whole_batches import with_batch_size
+from edge_agent.planning.profile.profile import MeasuredLink, Profile, WorkerProfile, no_times, with_batch_size
 from shared.errors import PlanError
 from shared.files.json_file import read_json
 

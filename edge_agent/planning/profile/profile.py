@@ -2,14 +2,14 @@
 
 One type serves two workers, chains and all other plans (paper 000, 5.2). It knows nothing of files, of permitted choices, or of
 the use of the numbers. Its file is another thing (`document.py`): of times by samples it has no seconds of whole batches, which
-follow from them.
+follow from them (`with_batch_size`).
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from edge_agent.planning.measurements import (
     at_bits,
     bytes_before,
 )
-from edge_agent.planning.operation_costs import BlockCosts
+from edge_agent.planning.operation_costs import BlockCosts, BlockSeconds
 from edge_agent.planning.rates import Rates, in_series
 from shared.errors import PlanError
 
@@ -246,3 +246,46 @@ class Profile:
 def no_times(blocks: int) -> Floats:
     """Return a table without measurements."""
     return np.full((blocks + 1, blocks + 1), math.nan)
+
+
+def with_batch_size(profile: Profile, batch_size: int) -> Profile:
+    """Return a profile that has costs by samples for other batches. PlanError for an empty batch."""
+    if batch_size < 1:
+        raise PlanError(f"the batch size is {batch_size}; it must be 1 or more")
+    costs = profile.by_samples
+    assert costs is not None
+    whole = tuple(size * batch_size for size in costs.feature_bytes)
+    return replace(
+        profile,
+        batch_size=batch_size,
+        feature_bytes=whole,
+        gradient_bytes=whole,
+        workers=tuple(
+            _whole_batches(name, each, batch_size, costs.message_at(name)) for name, each in costs.blocks.items()
+        ),
+    )
+
+
+def _whole_batches(name: str, blocks: tuple[BlockSeconds, ...], batch_size: int, message: Linear) -> WorkerProfile:
+    """Return the same as seconds of runs of blocks on whole batches. message: each that the worker sends or receives."""
+    forward, rest = (
+        np.array([0.0, *accumulate(seconds)])
+        for seconds in (
+            [block.forward.at(batch_size) for block in blocks],
+            [block.forward.at(batch_size) + block.backward.at(batch_size) + block.update for block in blocks],
+        )
+    )
+    serial = _runs_between(rest)
+    replayed = serial + _runs_between(forward)
+    replayed[:, -1] = serial[:, -1]  # after the last block the backward pass follows at once
+    # A link that is used carries a feature and an error gradient in a step. The next step waits for what the second costs.
+    both = MessageSeconds(2 * message.seconds, message.seconds_per_unit, message.seconds)
+    return WorkerProfile(name, replayed, serial, both)
+
+
+def _runs_between(before: Floats) -> Floats:
+    """Return the seconds of the blocks [i, j) at [i, j], of those of the blocks [0, c). NaN where there is none."""
+    table = no_times(len(before) - 1)
+    first, stop = np.triu_indices(len(before), 1)
+    table[first, stop] = before[stop] - before[first]
+    return table
