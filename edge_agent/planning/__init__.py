@@ -53,8 +53,7 @@ from edge_agent.planning.profile import (
 from edge_agent.planning.profile_operations import layout_tasks, measured_rates
 from edge_agent.planning.rates import Rates, parse_rate, parse_seconds
 from edge_agent.planning.runs.comparison import Setting, compare
-from edge_agent.planning.runs.run import PROBE_SECONDS, Run
-from edge_agent.planning.runs.simulator import simulate
+from edge_agent.planning.runs.simulator import PROBE_SECONDS, Run, simulate
 from edge_agent.planning.search import best, best_order, costed, most_exact
 from edge_agent.planning.space import SearchSpace
 from edge_agent.planning.step_tasks import step_tasks

@@ -19,8 +19,7 @@ from edge_agent.planning.planners.plan import Planner
 from edge_agent.planning.planners.registry import PLANNERS, TWO_WORKERS, first_layout
 from edge_agent.planning.profile import Profile
 from edge_agent.planning.rates import Rates
-from edge_agent.planning.runs.run import PROBE_SECONDS, Run, check_duration
-from edge_agent.planning.runs.simulator import simulate
+from edge_agent.planning.runs.simulator import PROBE_SECONDS, Run, check_duration, simulate
 from edge_agent.planning.search import best
 from edge_agent.planning.space import SearchSpace
 from edge_agent.planning.traces import LinkTrace

@@ -1,26 +1,70 @@
-"""A simulated training run of any layout over traces of its links, as the engine decides.
+"""A simulated training run of any layout over traces of its links, as the engine decides: its steps, and its changes of layout.
 
 Every change drains, so a run is a sequence of stretches, and each stretch is a run of the placement simulator, or of the four
 phases of two workers. The engine is the one of a real run, and it sees only what the links carried so far.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from edge_agent.planning.cost import bits_between
+import numpy as np
+
+from edge_agent.planning.cost import bits_between, loads_of
 from edge_agent.planning.engine import Decision, Engine, Observation
 from edge_agent.planning.engine.moves import CHANGE_TRIPS
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.placement_simulator import PlacementRun, simulate_placement
 from edge_agent.planning.profile import Hop, Profile
 from edge_agent.planning.profile_operations import layout_tasks, measured_rates
-from edge_agent.planning.runs.phases import simulate_phases
-from edge_agent.planning.runs.run import OBSERVE_SECONDS, Run, Switch, check_duration, steps_until
 from edge_agent.planning.traces import LinkTrace, in_series
+from shared.errors import PlanError
+
+PROBE_SECONDS = 5.0
+"""Time for which links are measured before training starts. It counts into no run."""
+
+OBSERVE_SECONDS = 1.0
+"""Interval of the link monitor's reports to the engine."""
 
 FIRST_STRETCH_SECONDS = 60.0
 """Part of a stretch that is simulated first, and then twice as much, because most of a long one may never come."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A change of deployment during a run."""
+
+    seconds: float
+    """Time at which training continued with the new deployment, or with the old one after an attempt that was given up."""
+    layout: Layout
+    """Deployment with which it continued."""
+    paused_seconds: float
+    """Time without a batch in work: the blocks' move over the link."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a run."""
+
+    seconds: float
+    """Duration of the run."""
+    steps: float
+    """Batches settled by then. The one under way counts in proportion."""
+    start: Layout
+    switches: tuple[Switch, ...] = ()
+
+    @property
+    def seconds_per_100_steps(self) -> float:
+        """Return the figure by which runs over one trace compare."""
+        return 100 * self.seconds / self.steps if self.steps else math.inf
+
+
+def check_duration(seconds: float) -> None:
+    """Refuse a run of no time or of endless time. Raises PlanError."""
+    if not 0.0 < seconds < math.inf:
+        raise PlanError(f"the run lasts {seconds} s; it must be above 0 and finite")
 
 
 def simulate(
@@ -125,3 +169,44 @@ class _Simulation:
             if decision is not None:
                 return decision
         return None
+
+
+def steps_until(settled: Sequence[float], begin: float, end: float) -> float:
+    """Return the batches settled by the end. Between two settlements, they count in proportion."""
+    times = np.array([begin, *settled])
+    return float(np.interp(end, times, np.arange(len(times))))
+
+
+def simulate_phases(profile: Profile, layout: Layout, link: LinkTrace, begin: float, until: float) -> PlacementRun:
+    """Run a stacked layout of two workers from an empty pipeline at `begin` until it is empty again.
+
+    Each of the four phases of a step serves the batches one by one (paper 000, 4.1). A batch's times follow from those of the
+    batch before it and of the one K + 1 before it, so no queue of events is needed. Tests hold it equal to the placement
+    simulator, of whose time it takes a small part.
+
+    until: the time from which no more batches begin. One begins at least. PlanError for a layout that was not measured, and for
+    a step without work.
+    """
+    loads = loads_of(profile, [layout])
+    if not loads.measured()[0]:
+        raise PlanError(f"the profile has nothing measured for {layout}; choose another deployment")
+    computing, cloud_seconds = (float(loads.work[place][0]) for place in (0, 1))
+    if not computing + cloud_seconds > 0.0:
+        raise PlanError(f"the profile has 0 s of work in a step at {layout}, and such a run would never end")
+    edge_seconds = computing + float(loads.paths.waited[0])
+    busy_seconds = computing + (float(loads.host[0][0]) if 0 in loads.host else 0.0)
+    uplink_bits, downlink_bits = float(loads.bits[0, 1][0]), float(loads.bits[1, 0][0])
+    one_way_seconds = sum(float(halves[0]) for halves in loads.paths.halves.values()) * link.round_trip_seconds / 4
+    window = layout.staleness + 1
+    settled, done = list[float](), list[float]()
+    start = edge_free = uplink_free = cloud_free = downlink_free = begin
+    while not settled or start < until:
+        ready, edge_free = start + edge_seconds, start + busy_seconds
+        uplink_free = link.uplink.finish(max(ready, uplink_free), uplink_bits)
+        arrived = uplink_free + one_way_seconds
+        cloud_free = max(arrived, cloud_free) + cloud_seconds
+        downlink_free = link.downlink.finish(max(cloud_free, downlink_free), downlink_bits)
+        settled.append(downlink_free + one_way_seconds)
+        done.append(max(edge_free, settled[-1]))
+        start = max(edge_free, settled[-window]) if len(settled) >= window else edge_free
+    return PlacementRun(tuple(settled), tuple(done), layout.staleness)

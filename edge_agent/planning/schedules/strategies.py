@@ -8,7 +8,7 @@ import numpy as np
 from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH, LAYERWISE, SEQUENTIAL
 from edge_agent.planning.papers.dynacomm import dynacomm
 from edge_agent.planning.profile import Profile
-from edge_agent.planning.runs.run import check_duration
+from edge_agent.planning.runs.simulator import check_duration
 from edge_agent.planning.schedules.barrier import (
     ibatch_backward,
     ibatch_forward,

@@ -23,7 +23,7 @@ from edge_agent.planning import (
 )
 from edge_agent.planning.network import Network
 from edge_agent.planning.placement_simulator import steady_step_seconds
-from edge_agent.planning.runs.phases import simulate_phases
+from edge_agent.planning.runs.simulator import simulate_phases
 from shared.errors import PlanError
 from shared.placement import BlockFacts, Link, ModelFacts, Placement, Rows, Source, StepPlan, Tile, two_workers
 from tests.support.placements import WORKERS, models, placements

@@ -20,7 +20,7 @@ from edge_agent.planning import (
     loads_of,
     simulate,
 )
-from edge_agent.planning.runs.phases import simulate_phases
+from edge_agent.planning.runs.simulator import simulate_phases
 from shared.errors import PlanError
 from tests.support.planning.cases import AT_8_MBIT, MBIT, pair, profiles, rates, small_profile
 

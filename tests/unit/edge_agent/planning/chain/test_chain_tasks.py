@@ -28,7 +28,7 @@ from edge_agent.planning import (
     stacked,
 )
 from edge_agent.planning.profile import parse_profile
-from edge_agent.planning.runs.phases import simulate_phases
+from edge_agent.planning.runs.simulator import simulate_phases
 from shared.errors import PlanError
 from tests.support.planning.cases import profiles
 from tests.support.planning.chain_runs import hops, linked, plan_chain
