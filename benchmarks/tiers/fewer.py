@@ -7,8 +7,7 @@ import numpy as np
 from edge_agent.planning import Profile, Question, SearchSpace, conditions_of, simulated_seconds
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices
-from edge_agent.planning.families.tiers.columns import Divisions
-from edge_agent.planning.families.tiers.family import layout_of
+from edge_agent.planning.families.tiers.columns import Divisions, layout_of
 from edge_agent.planning.measurements import FLOAT32_BITS, Bools, Ints
 from edge_agent.planning.profile_operations import coded
 from shared.placement import Placement
@@ -25,7 +24,7 @@ class Best:
 def best_of_fewer(profile: Profile, inputs_to: frozenset[str], staleness: int = 0) -> Best:
     """Return the best division that leaves a worker out: each whose bound permits it is simulated."""
     question = Question(profile, SearchSpace((FLOAT32_BITS,), staleness, inputs_to=inputs_to))
-    choices, at = Choices(question, (FLOAT32_BITS,)), conditions_of(profile)
+    choices, at = Choices(question), conditions_of(profile)
     every = choices.listed(range(choices.first_cut, len(profile) + 1), range(1, profile.batch_size + 1))
     among = every.take(np.flatnonzero(_workers(every) < len(profile.names)))
     bounds = Bounds(profile, at, staleness).seconds(among)

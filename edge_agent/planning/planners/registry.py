@@ -6,9 +6,8 @@ from functools import partial
 from edge_agent.planner_names import ACCURATE, BEST, GREEDY, HIERTRAIN
 from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.families.tiers.baselines import BASELINES
 from edge_agent.planning.families.tiers.family import search
-from edge_agent.planning.families.tiers.plans import plan_baseline, plan_by_phases
+from edge_agent.planning.families.tiers.formulas import BASELINES, plan_baseline, plan_by_phases
 from edge_agent.planning.installed import PAIR, installed, there_are
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.plan import Plan

@@ -1,6 +1,7 @@
 """The divisions among three tiers that may be chosen, as columns: all of them, a grid of them, or the neighbours of some."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.tiers.columns import HOPS, Divisions, joined
 from edge_agent.planning.measurements import FLOAT32_BITS, Bools, Floats, Ints
+from shared.errors import PlanError
 
 SHIFTS = tuple(sign * size for size in (1, 2, 4, 8, 16) for sign in (1, -1))
 """Blocks and samples by which a neighbour differs."""
@@ -16,11 +18,11 @@ SHIFTS = tuple(sign * size for size in (1, 2, 4, 8, 16) for sign in (1, -1))
 class Choices:
     """The choices of one question."""
 
-    def __init__(self, question: Question, widths: Sequence[int]) -> None:
-        """widths: bits that features may have, many first."""
+    def __init__(self, question: Question) -> None:
+        """Raises PlanError if the profile has no codec of a permitted width."""
         profile, space = question.profile, question.space
         self._question = question
-        self.blocks, self.batch_size, self.widths = len(profile), profile.batch_size, tuple(widths)
+        self.blocks, self.batch_size, self.widths = len(profile), profile.batch_size, _widths_of(question)
         self._allow_alone = space.allow_edge_only
         self._may_have_inputs = np.array(
             [place == 0 or name in space.inputs_to for place, name in enumerate(profile.names)]
@@ -42,7 +44,7 @@ class Choices:
 
     def only(self, width: int) -> "Choices":
         """Return the same with one width."""
-        return Choices(self._question, (width,))
+        return Choices(replace(self._question, space=replace(self._question.space, bits=(width,))))
 
     def count(self) -> int:
         """Return about how many divisions there are, widths aside."""
@@ -218,3 +220,17 @@ def lowest(seconds: Floats, count: int) -> Ints:
     """Return the rows of the least, rising."""
     rows: Ints = np.argsort(seconds, kind="stable")[:count]
     return rows
+
+
+def _widths_of(question: Question) -> tuple[int, ...]:
+    """Return the permitted widths of which the profile has a codec, many bits first. PlanError if there is none."""
+    costs = question.profile.by_samples
+    assert costs is not None
+    widths = tuple(sorted(costs.widths.intersection(question.space.bits), reverse=True))
+    if not widths:
+        asked = ", ".join(map(str, question.space.bits))
+        raise PlanError(
+            f"the profile has no codec of {asked} bits; its codecs have {', '.join(map(str, sorted(costs.widths)))}; allow one "
+            "of these, or measure others"
+        )
+    return widths

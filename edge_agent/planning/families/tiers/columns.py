@@ -1,11 +1,13 @@
 """Many divisions among three tiers at once, as columns."""
 
+from collections.abc import Sequence
 from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 
-from edge_agent.planning.families.tiers.divisions import Division
+from edge_agent.planning.families.tiers.divisions import Division, layout_of_division
+from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import FLOAT32_BITS, Ints
 
 HOPS = tuple(permutations(range(3), 2))
@@ -62,6 +64,17 @@ def columns_of(division: Division, names: tuple[str, ...]) -> Divisions:
         division.long_samples,
     )
     return Divisions._make((*(np.array([column]) for column in columns), np.full((1, 3, 3), FLOAT32_BITS)))
+
+
+def layout_of(one: Divisions, names: Sequence[str], blocks: int, batch_size: int, staleness: int) -> Layout:
+    """Return the layout of a single row."""
+    widths = {
+        (names[near], names[far]): int(one.widths[0, near, far])
+        for near in range(3)
+        for far in range(3)
+        if one.widths[0, near, far] < FLOAT32_BITS
+    }
+    return layout_of_division(one.division(0, tuple(names)), blocks, batch_size, names[0], staleness, widths)
 
 
 def joined(each: list[Divisions]) -> Divisions:

@@ -4,14 +4,13 @@ Where all divisions are few, they are simulated in the order of their bounds unt
 of all. Where they are many, a grid of them leads to the divisions of the least bounds, and these to the best that is near them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from edge_agent.planning.cost import Conditions, Loads, simulated_seconds
 from edge_agent.planning.families.question import Question
-from edge_agent.planning.families.tiers.baselines import baselines
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices, lowest
 from edge_agent.planning.families.tiers.columns import (
@@ -21,9 +20,11 @@ from edge_agent.planning.families.tiers.columns import (
     joined,
     keys,
     kinds_of,
+    layout_of,
     structures,
 )
-from edge_agent.planning.families.tiers.divisions import divisions_of, layout_of_division
+from edge_agent.planning.families.tiers.divisions import divisions_of
+from edge_agent.planning.families.tiers.formulas import baselines
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.measurements import FLOAT32_BITS, Floats, Ints
 from edge_agent.planning.papers.hiertrain import hiertrain
@@ -83,7 +84,7 @@ def neighbours(question: Question, layout: Layout, at: Conditions) -> Iterator[L
     for staleness in _choices_of_staleness(question):
         if staleness != layout.staleness:
             yield replace(layout, staleness=staleness)
-    profile, choices = question.profile, Choices(question, widths_of(question))
+    profile, choices = question.profile, Choices(question)
     others = choices.neighbours(columns)
     bounds, seen = Bounds(profile, at, layout.staleness).seconds(others), {layout}
     for row in lowest(bounds, others.rows):
@@ -101,7 +102,7 @@ def _columns(question: Question, layout: Layout) -> Divisions | None:
     profile = question.profile
     if not set(layout.workers) <= set(profile.names):
         return None
-    choices, widths = Choices(question, widths_of(question)), np.full((1, 3, 3), FLOAT32_BITS)
+    choices, widths = Choices(question), np.full((1, 3, 3), FLOAT32_BITS)
     for route, bits in layout.widths:
         widths[0, profile.names.index(route.sender), profile.names.index(route.receiver)] = bits
     for division in divisions_of(layout.placement(profile.names), profile.names):
@@ -113,11 +114,6 @@ def _columns(question: Question, layout: Layout) -> Divisions | None:
 
 def _choices_of_staleness(question: Question) -> tuple[int, ...]:
     return tuple(staleness or 0 for staleness in question.choices_of_staleness)
-
-
-def seconds_of(question: Question, layout: Layout, at: Conditions) -> float:
-    """Return the seconds of a step of any layout in the simulator."""
-    return simulated_seconds(question.profile, coded(question.profile, layout), at)
 
 
 def search(question: Question, at: Conditions) -> Plan:
@@ -135,7 +131,7 @@ class _Search:
         check_widths(space.bits)
         self._question, self._at = question, at
         self._profile, self._staleness = profile, space.staleness or 0
-        self.choices = Choices(question, widths_of(question))
+        self.choices = Choices(question)
         self._bounds = Bounds(profile, at, self._staleness)
         self.most_simulated = LEAST_SIMULATED + BLOCKS_SIMULATED // len(profile)
         self._known: dict[bytes, float] = {}
@@ -194,7 +190,7 @@ class _Search:
         """Return the seconds of a step of one division."""
         (key,) = keys(one)
         if key not in self._known:
-            seconds = seconds_of(self._question, self._layout(one), self._at)
+            seconds = simulated_seconds(self._profile, coded(self._profile, self._layout(one)), self._at)
             self._known[key] = seconds
             self._tried.append((seconds, len(self._tried), one))
             if self._best is None or seconds < self._best[1]:
@@ -275,28 +271,3 @@ class _Search:
                 if self._try(other) < seconds:
                     start, seconds, is_better = other, self._try(other), True
                     break
-
-
-def layout_of(one: Divisions, names: Sequence[str], blocks: int, batch_size: int, staleness: int) -> Layout:
-    """Return the layout of a single row."""
-    widths = {
-        (names[near], names[far]): int(one.widths[0, near, far])
-        for near in range(3)
-        for far in range(3)
-        if one.widths[0, near, far] < FLOAT32_BITS
-    }
-    return layout_of_division(one.division(0, tuple(names)), blocks, batch_size, names[0], staleness, widths)
-
-
-def widths_of(question: Question) -> tuple[int, ...]:
-    """Return the permitted widths of which the profile has a codec, many bits first. PlanError if there is none."""
-    costs = question.profile.by_samples
-    assert costs is not None
-    widths = tuple(sorted(costs.widths.intersection(question.space.bits), reverse=True))
-    if not widths:
-        asked = ", ".join(map(str, question.space.bits))
-        raise PlanError(
-            f"the profile has no codec of {asked} bits; its codecs have {', '.join(map(str, sorted(costs.widths)))}; allow one "
-            "of these, or measure others"
-        )
-    return widths

@@ -21,7 +21,7 @@ def setting(seed, blocks=5, batch_size=12, inputs_to=BOTH):
         block["min_samples"] = 1
     profile = parse_profile(document, "tiers")
     question = Question(profile, SearchSpace((32,), 0, inputs_to=inputs_to))
-    return document, Bounds(profile, conditions_of(profile), 0), Choices(question, (32,))
+    return document, Bounds(profile, conditions_of(profile), 0), Choices(question)
 
 
 def eq12_by_hand(document, division):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from edge_agent.planning import Question, SearchSpace
 from edge_agent.planning.families.tiers.choices import Choices
+from edge_agent.planning.families.tiers.columns import layout_of
 from edge_agent.planning.families.tiers.divisions import Division, divisions_of, layout_of_division
-from edge_agent.planning.families.tiers.family import layout_of
 from edge_agent.planning.profile import parse_profile
 from edge_agent.planning.profile_operations import coded, facts_of
 from shared.placement import Permissions, check
@@ -21,7 +21,7 @@ BOTH = frozenset(NAMES[1:])
 
 
 def choices_of(inputs_to=frozenset(), bits=(32,), profile=PROFILE):
-    return Choices(Question(profile, SearchSpace(bits, 0, inputs_to=inputs_to)), sorted(bits, reverse=True))
+    return Choices(Question(profile, SearchSpace(bits, 0, inputs_to=inputs_to)))
 
 
 def everything(choices):

@@ -10,6 +10,7 @@ from edge_agent.planning import Question, SearchSpace, best, conditions_of, simu
 from edge_agent.planning.families.tiers import family
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices
+from edge_agent.planning.families.tiers.columns import layout_of
 from edge_agent.planning.profile import parse_profile
 from edge_agent.planning.profile_operations import coded, facts_of
 from shared.errors import PlanError
@@ -38,7 +39,7 @@ class Costs:
     def __init__(self, question: Question) -> None:
         self.question, self.at = question, conditions_of(question.profile)
         profile, staleness = question.profile, question.space.staleness
-        choices = Choices(question, family.widths_of(question))
+        choices = Choices(question)
         shares = range(1, profile.batch_size + 1)
         self.every = choices.listed(range(choices.first_cut, len(profile) + 1), shares)
         self.bounds = Bounds(profile, self.at, staleness).seconds(self.every)
@@ -46,7 +47,7 @@ class Costs:
     def seconds(self, row: int) -> float:
         profile, staleness = self.question.profile, self.question.space.staleness
         one = self.every.take(np.array([row]))
-        layout = family.layout_of(one, NAMES, len(profile), profile.batch_size, staleness)
+        layout = layout_of(one, NAMES, len(profile), profile.batch_size, staleness)
         return simulated_seconds(profile, coded(profile, layout), self.at)
 
 
@@ -127,10 +128,10 @@ def test_every_division_that_may_be_chosen_is_a_placement_that_may_be(inputs_to,
     document["blocks"][3]["whole"] = True
     profile = parse_profile(document, "tiers")
     question = Question(profile, SearchSpace(bits, 0, inputs_to=frozenset(inputs_to)))
-    choices = Choices(question, family.widths_of(question))
+    choices = Choices(question)
     every = choices.listed(range(choices.first_cut, 5), range(1, 7))
     for row in np.random.default_rng(0).choice(every.rows, 400):
-        layout = family.layout_of(every.take(np.array([row])), NAMES, 4, 6, 0)
+        layout = layout_of(every.take(np.array([row])), NAMES, 4, 6, 0)
         check(coded(profile, layout), facts_of(profile), Permissions(inputs_to=frozenset(inputs_to)))
 
 
@@ -139,7 +140,7 @@ def test_what_shows_raw_samples_and_what_is_not_divided_stays_whole():
     document["blocks"][1]["reads_raw"] = True
     document["blocks"][3]["whole"] = True
     question = Question(parse_profile(document, "tiers"), SearchSpace((32,), 0))
-    choices = Choices(question, (32,))
+    choices = Choices(question)
     every = choices.listed(range(5), range(1, 7))
     assert every.before.min() == choices.first_cut == 2
     shared_last = (every.long_blocks == 4) & (every.long_samples > 0) & (every.long_samples < 6)

@@ -1,18 +1,24 @@
-"""The planners that a division among three tiers is compared with (paper 004, VI.C). In each, workers run the next blocks on
-whole batches, and the fewest seconds of a step with nothing beside each other count.
+"""The planners of three tiers that choose by formulas: Eq. 12 of paper 004, and those that it is compared with (VI.C).
 
-The profile's workers are the device, the edge server and the cloud, in this order.
+In each of the latter, workers run the next blocks on whole batches, and the fewest seconds of a step with nothing beside each
+other count. The profile's workers are the device, the edge server and the cloud, in this order.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from edge_agent.planner_names import ALL_CLOUD, ALL_DEVICE, ALL_EDGE, JALAD, JOINTDNN, JOINTDNN_PLUS
+from edge_agent.planner_names import ALL_CLOUD, ALL_DEVICE, ALL_EDGE, HIERTRAIN, JALAD, JOINTDNN, JOINTDNN_PLUS
+from edge_agent.planning.cost import Conditions, simulated_seconds
+from edge_agent.planning.families.question import Question
 from edge_agent.planning.families.tiers.bounds import Bounds
 from edge_agent.planning.families.tiers.choices import Choices
-from edge_agent.planning.families.tiers.columns import Divisions, joined
+from edge_agent.planning.families.tiers.columns import Divisions, joined, layout_of
 from edge_agent.planning.measurements import FLOAT32_BITS
+from edge_agent.planning.papers.hiertrain import hiertrain
+from edge_agent.planning.plan import Plan
+from edge_agent.planning.profile_operations import coded
+from edge_agent.planning.space import check_staleness, check_widths
 from shared.errors import PlanError
 
 DEVICE, EDGE, CLOUD = range(3)
@@ -81,3 +87,32 @@ def _stack(last: int, before: int, end: int | None = None, samples: int = 0) -> 
     middle = before if end is None else end
     columns = (last, short, long, before, before, middle, 0, samples)
     return Divisions._make((*(np.array([column]) for column in columns), np.full((1, 3, 3), FLOAT32_BITS)))
+
+
+def plan_by_phases(question: Question, at: Conditions) -> Plan:
+    """Choose the division of the fewest seconds in phases (Eq. 12), with K = 0 where it is left open."""
+    bounds, choices = _weighed(question, at)
+    phased = hiertrain(bounds, choices)
+    if phased is None:
+        raise PlanError(
+            f"{HIERTRAIN} finds no division that may be chosen; permit raw samples to a trainer, or the device alone"
+        )
+    chosen, _, evaluated = phased
+    return _plan_of(question, at, chosen, evaluated)
+
+
+def plan_baseline(name: str, question: Question, at: Conditions) -> Plan:
+    """Choose what one of the planners chooses that divisions are compared with, with K = 0 where it is left open."""
+    return _plan_of(question, at, baseline(name, *_weighed(question, at)), 1)
+
+
+def _weighed(question: Question, at: Conditions) -> tuple[Bounds, Choices]:
+    check_staleness(question.space.staleness)
+    check_widths(question.space.bits)
+    return Bounds(question.profile, at, question.space.staleness or 0), Choices(question)
+
+
+def _plan_of(question: Question, at: Conditions, chosen: Divisions, evaluated: int) -> Plan:
+    profile = question.profile
+    layout = layout_of(chosen, profile.names, len(profile), profile.batch_size, question.space.staleness or 0)
+    return Plan(layout, simulated_seconds(profile, coded(profile, layout), at), evaluated=evaluated)
