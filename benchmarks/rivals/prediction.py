@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edge_agent.planning.prediction.devices import Floats, KnownDevices, known_devices
-from edge_agent.planning.prediction.gaussian import Measured
-from edge_agent.planning.prediction.predictor import NewDevice, new_device
+from edge_agent.planning.prediction.gaussian import Measured, NewDevice, new_device
 from edge_agent.planning.prediction.table import LatencyTable, load_table
 from shared.commands.entry import run_command
 from shared.errors import PlanError

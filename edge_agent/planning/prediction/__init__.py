@@ -1,14 +1,13 @@
 """Prediction of a device's times for parts of a model, from ten of them. Numbers and files: no torch, no gRPC, no
 clock.
 
-table.py is the file of one device, devices.py brings several together, and gaussian.py and predictor.py predict another from
-them. new_samples.py is for a device that has changed since it was measured.
+table.py is the file of one device, devices.py brings several together, and gaussian.py predicts another from them.
+new_samples.py is for a device that has changed since it was measured.
 """
 
 from edge_agent.planning.prediction.devices import Floats, KnownDevices, known_devices
-from edge_agent.planning.prediction.gaussian import Measured
+from edge_agent.planning.prediction.gaussian import Measured, complete, reference_of
 from edge_agent.planning.prediction.new_samples import ChangedDevice
-from edge_agent.planning.prediction.predictor import complete, reference_of
 from edge_agent.planning.prediction.table import (
     REFERENCES,
     SHORTEST_SECONDS,

@@ -1,4 +1,4 @@
-"""Times of a new device, derived from those of known ones and a few of its own: a mixture of Gaussian processes.
+"""The prediction of a new device, by the times of known ones and a few of its own: a mixture of Gaussian processes.
 
 Every hypothesis is a Gaussian process on log seconds: around one centre (the mean of the known devices, or one of
 them), with one strength of the known devices' variation, and one amount of noise. Under each, one of the device's own
@@ -16,6 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.planning.prediction.devices import Floats, KnownDevices, filled, layer_costs
+from edge_agent.planning.prediction.table import (
+    LONGEST_SECONDS,
+    REFERENCES,
+    SHORTEST_SECONDS,
+    LatencyTable,
+    Layers,
+    Sample,
+    contiguous,
+    vector,
+)
 
 STRENGTHS = (0.0, 0.003, 0.03, 0.3, 1.0, 3.0)
 """Shares of the way between known devices that one more device goes, as variances; 0 leaves one factor alone."""
@@ -77,10 +87,8 @@ class DeviceModel:
         """Log seconds of all M sub-models on the new device; of those that were measured too."""
         kernel_MN = self._features_MP @ self._features_MP[measured.indices_N].T
         residual_CN = measured.log_seconds_N - self._centres_CM[:, measured.indices_N]
-        posterior = _weigh(kernel_MN[measured.indices_N], residual_CN, measured.log_seconds_N)
-        predicted: Floats = (
-            posterior.centre_weights_C @ self._centres_CM + kernel_MN @ posterior.coefficients_N + posterior.offset
-        )
+        weights_C, coefficients_N, offset = _weigh(kernel_MN[measured.indices_N], residual_CN, measured.log_seconds_N)
+        predicted: Floats = weights_C @ self._centres_CM + kernel_MN @ coefficients_N + offset
         return predicted
 
     def most_telling(self, measured: NDArray[np.intp], candidates: NDArray[np.intp], count: int) -> list[int]:
@@ -113,16 +121,8 @@ def _observe(covariance: Floats, feature_P: Floats, noise: float) -> Floats:
     return reduced
 
 
-@dataclass(frozen=True)
-class _Posterior:
-    """The mixture's mean as one linear form: weights of the centres, coefficients of the kernel's columns, a constant."""
-
-    centre_weights_C: Floats
-    coefficients_N: Floats
-    offset: float
-
-
-def _weigh(kernel_NN: Floats, residual_CN: Floats, log_seconds_N: Floats) -> _Posterior:
+def _weigh(kernel_NN: Floats, residual_CN: Floats, log_seconds_N: Floats) -> tuple[Floats, Floats, float]:
+    """Return the mixture's mean as one linear form: weights of the centres, and of the kernel's columns, and a constant."""
     centres, count = residual_CN.shape
     coarse_N = np.exp(-2.0 * (log_seconds_N - np.median(log_seconds_N)))
     settings = list(product(STRENGTHS, OFFSETS, NOISES, COARSENESS))
@@ -151,4 +151,55 @@ def _weigh(kernel_NN: Floats, residual_CN: Floats, log_seconds_N: Floats) -> _Po
     lost_HCN = shares[:, :, 1:] * weights_HCN / accident_HN[:, None, :]
     mean_HN = np.einsum("hc,hcn->hn", shares.sum(axis=2), weights_HCN)
     mean_HN -= np.einsum("hn,hni->hi", lost_HCN.sum(axis=1), inverse_HNN)
-    return _Posterior(shares.sum(axis=(0, 2)), strength_H @ mean_HN, float(offset_H @ mean_HN.sum(axis=1)))
+    return shares.sum(axis=(0, 2)), strength_H @ mean_HN, float(offset_H @ mean_HN.sum(axis=1))
+
+
+@dataclass(frozen=True)
+class NewDevice:
+    """A device's measurements among the sub-models that are asked for."""
+
+    model: DeviceModel
+    measured: Measured
+    """All that its table has."""
+    reference: NDArray[np.intp]
+    """Indices of the measurements that its table calls the reference."""
+    layers_ML: NDArray[np.uint8]
+
+
+def new_device(devices: KnownDevices, table: LatencyTable, wanted: tuple[Layers, ...] = ()) -> NewDevice:
+    """Put a table beside the known devices. wanted: sub-models to predict beside the known ones and the table's.
+
+    Raises PlanError for a table of another model, batch size or length.
+    """
+    devices.check(f"the table of {table.device}", table.model, table.batch_size, table.layers)
+    rows = {layers: index for index, layers in enumerate(map(tuple, devices.layers_ML.tolist()))}
+    for layers in (*(sample.layers for sample in table.samples), *wanted):
+        rows.setdefault(layers, len(rows))
+    logs: dict[int, list[float]] = {}
+    for sample in table.samples:
+        logs.setdefault(rows[sample.layers], []).append(float(np.log(sample.seconds)))
+    layers_ML = np.array(list(rows), dtype=np.uint8)
+    return NewDevice(
+        model=DeviceModel(devices, layers_ML),
+        measured=Measured(np.array(list(logs), dtype=np.intp), np.array([np.mean(times) for times in logs.values()])),
+        reference=np.array(list({rows[table.samples[index].layers]: None for index in table.reference}), dtype=np.intp),
+        layers_ML=layers_ML,
+    )
+
+
+def complete(devices: KnownDevices, table: LatencyTable) -> LatencyTable:
+    """The table with all contiguous sub-models: measured where it has them, predicted elsewhere. Raises PlanError."""
+    runs = tuple(vector(first, stop, table.layers) for first, stop in contiguous(table.layers))
+    device = new_device(devices, table, runs)
+    predicted_M = np.exp(device.model.predict(device.measured)).clip(SHORTEST_SECONDS, LONGEST_SECONDS)
+    rows = {layers: index for index, layers in enumerate(map(tuple, device.layers_ML.tolist()))}
+    have = {sample.layers for sample in table.samples}
+    added = tuple(Sample(layers=run, seconds=float(predicted_M[rows[run]])) for run in runs if run not in have)
+    return table.model_copy(update={"samples": (*table.samples, *added)})
+
+
+def reference_of(devices: KnownDevices) -> list[Layers]:
+    """The ten sub-models to measure on a new device: those whose times tell most of all others, as the known devices go."""
+    model = DeviceModel(devices, devices.layers_ML)
+    chosen = model.most_telling(np.array([], dtype=np.intp), np.arange(len(devices.layers_ML)), REFERENCES)
+    return [tuple(devices.layers_ML[index].tolist()) for index in chosen]
