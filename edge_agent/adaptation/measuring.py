@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import structlog
 
-from edge_agent.adaptation.stage_samples import StageSamples
 from edge_agent.planning import BlockRange, Engine, Profile, Usual, WorkerProfile
 from edge_agent.planning.engine.devices import TOLERANCE
 from edge_agent.planning.engine.measuring import deciding_range
 from edge_agent.planning.measurements import Floats
+from edge_agent.planning.prediction import ChangedDevice
 from shared.errors import IsthmusError
 
 _log = structlog.get_logger(__name__)
@@ -89,7 +89,7 @@ class Measurement:
         self._profile = engine.question.profile
         self._worker = self._profile.worker(name)
         self._before: Floats = self._worker.seconds_at(engine.layout.staleness)
-        self._samples = StageSamples(self._before)
+        self._device = ChangedDevice(self._before)
         self._steps: dict[BlockRange, list[float]] = defaultdict(list)
         self._unsettled: tuple[BlockRange, float] | None = None
         """The newest step. It counts once training is seen to have gone on as usual."""
@@ -163,9 +163,9 @@ class Measurement:
         return self._known.get(self.usual.blocks, self.usual.seconds) / self.usual.seconds
 
     def _ratios(self) -> tuple[Floats, Floats]:
-        """Return what `StageSamples` finds from the known ranges, in proportion to the steps of training."""
+        """Return what `ChangedDevice` finds from the known ranges, in proportion to the steps of training."""
         known = {run: seconds / self._alone for run, seconds in self._known.items()}
-        return self._samples.ratios({self.usual.blocks: self.usual.seconds} | known)
+        return self._device.ratios({self.usual.blocks: self.usual.seconds} | known)
 
 
 class Measuring:

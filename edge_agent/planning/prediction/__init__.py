@@ -10,7 +10,6 @@ from edge_agent.planning.prediction.gaussian import Measured, complete, referenc
 from edge_agent.planning.prediction.new_samples import ChangedDevice
 from edge_agent.planning.prediction.table import (
     REFERENCES,
-    SHORTEST_SECONDS,
     LatencyTable,
     Layers,
     Sample,
@@ -23,7 +22,6 @@ from edge_agent.planning.prediction.table import (
 
 __all__ = [
     "REFERENCES",
-    "SHORTEST_SECONDS",
     "ChangedDevice",
     "Floats",
     "KnownDevices",

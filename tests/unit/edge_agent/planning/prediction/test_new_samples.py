@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.adaptation.stage_samples import StageSamples
+from edge_agent.planning.prediction import ChangedDevice
 from tests.support.planning.chain_runs import uniform_chain
 
 BLOCKS = 10
@@ -24,7 +24,7 @@ def table_of(blocks, constant=0.002):
 
 def measured(before, runs, truth):
     """Return the times of a worker that takes `truth` now, by those of these ranges, and their standard deviations."""
-    ratios, spreads = StageSamples(before).ratios({run: float(truth[run]) for run in runs})
+    ratios, spreads = ChangedDevice(before).ratios({run: float(truth[run]) for run in runs})
     return ratios * before, spreads * before
 
 
