@@ -8,7 +8,7 @@ from rich.table import Table
 
 from benchmarks.groups.networks import NETWORKS
 from benchmarks.support.report import Spread
-from edge_agent.adaptation.measured_layers import SegmentTimes
+from edge_agent.adaptation.rescheduling import SegmentTimes
 from edge_agent.planner_names import DYNACOMM, FLOW, IBATCH
 from edge_agent.planning.schedules import STRATEGIES, Layers
 from shared.events import Events

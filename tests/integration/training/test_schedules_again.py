@@ -7,7 +7,7 @@ import pytest
 from benchmarks.net import Relay
 from benchmarks.net.relay import Fault
 from cloud_trainer.sessions.session import Session
-from edge_agent.adaptation import measured_layers, polling
+from edge_agent.adaptation import polling, rescheduling
 from edge_agent.training.events import MigrationFailed, Placed
 from isthmus import run_training
 from shared.concurrency.tasks import gathered
@@ -27,7 +27,7 @@ LAYERWISE = tuple((block, block + 1) for block in range(BLOCKS))
 def hasty(monkeypatch):
     """Have members look often, and take few steps for enough."""
     monkeypatch.setattr(polling, "INTERVAL_SECONDS", 0.01)
-    monkeypatch.setattr(measured_layers, "TELLING_STEPS", 3)
+    monkeypatch.setattr(rescheduling, "TELLING_STEPS", 3)
 
 
 class Placements:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge_agent.adaptation.measured_layers import TELLING_STEPS, MeasuredLayers, SegmentTimes, ends_of, exchange_bounds
+from edge_agent.adaptation.rescheduling import TELLING_STEPS, MeasuredLayers, SegmentTimes, ends_of, exchange_bounds
 from edge_agent.experiment.exchanging import exchange_by
 from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning.schedules import STRATEGIES
