@@ -18,10 +18,9 @@ import structlog
 
 from edge_agent.adaptation.engine_inputs import make_engine
 from edge_agent.adaptation.jobs import Jobs
-from edge_agent.adaptation.link_probe import LinkProbe, make_link_probes
+from edge_agent.adaptation.link_probe import LinkProbe, SeenLinks, make_link_probes
 from edge_agent.adaptation.measuring import Measuring, StepTimers
 from edge_agent.adaptation.polling import polling
-from edge_agent.adaptation.seen_links import SeenLinks
 from edge_agent.experiment.candidates import has_candidates, policy_of
 from edge_agent.experiment.experiment import Experiment, has_one_cut, trainers_with_blocks
 from edge_agent.observability.metrics import EngineMetrics
