@@ -58,7 +58,7 @@ class Row:
 def pair_row(name: str, trace: str, setting: Setting) -> Row:
     """Compare a generated pool with a complete one."""
     complete = compare(setting, ["greedy"])["greedy"]
-    with mock.patch("edge_agent.planning.engine.engine.listed", return_value=None):
+    with mock.patch("edge_agent.planning.engine.pool.listed", return_value=None):
         generated = compare(setting, ["greedy"])["greedy"]
     return Row(name, trace, generated.seconds_per_100_steps, complete.seconds_per_100_steps)
 
