@@ -10,16 +10,12 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, suppress
-from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
 from structlog.contextvars import unbind_contextvars
 
-from edge_agent.adaptation.candidates.first_trainer import begin_with_fastest, first_trainer
-from edge_agent.adaptation.engine_inputs import load_run_profile
-from edge_agent.adaptation.member_start import begin_as_planned
-from edge_agent.adaptation.planned_start import planned_start
+from edge_agent.adaptation.beginning import begin_run
 from edge_agent.adaptation.rescheduling import make_rescheduling
 from edge_agent.attempts import Attempts, Newest, Preparation
 from edge_agent.callbacks.run_callbacks import RunCallbacks
@@ -28,15 +24,12 @@ from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pinning
 from edge_agent.control.service import serving_control
 from edge_agent.experiment.agent_threads import AgentThreads
-from edge_agent.experiment.candidates import has_candidates, policy_of
 from edge_agent.experiment.experiment import Experiment
-from edge_agent.experiment.small_share import warn_of_small_share
 from edge_agent.experiment.unkept import warn_of_unkept
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.observability.observer import RunObserver
 from edge_agent.observability.timeline import Timeline
 from edge_agent.observability.timeline_recorder import TimelineRecorder
-from edge_agent.planner_names import FIXED
 from edge_agent.profiling.fitting import check_kills, warn_of_kept_features
 from edge_agent.replaying.run_record import RunRecorder
 from edge_agent.sessions.how_to_go_on import add_how_to_go_on, add_run, going_on
@@ -171,23 +164,8 @@ async def _prepare(config: EdgeConfig, resume: Resume | None, events: Events) ->
             schedule=experiment.recipe.schedule.name,
         )
     events.emit(Prepared(experiment.run_id, config))
-    policy = await asyncio.to_thread(policy_of, config)
-    is_new = stored is None
     upgraded = Retry(0.0, events.emit, config.upgrade.wait_seconds)
-    if is_new and policy == FIXED and has_candidates(config):
-        experiment.begin_with(await upgraded.run(partial(first_trainer, config)))
-    if config.member is not None and config.engine.profile is not None:
-        await begin_as_planned(experiment)
-        return Preparation(config, experiment, None, experiment.placement, folder, stored, callbacks)
-    profile = await asyncio.to_thread(load_run_profile, experiment)
-    if is_new and policy != FIXED and profile is not None:
-        await upgraded.run(partial(begin_with_fastest, experiment, profile))
-        profile = profile.named(experiment.placement.workers)
-    start = await planned_start(experiment, profile) if profile is not None and is_new and policy == FIXED else None
-    if start is not None:
-        experiment.begin_at(experiment.laid_out(start, experiment.placement))
-    elif is_new:
-        await asyncio.to_thread(warn_of_small_share, experiment)
+    profile = await begin_run(experiment, upgraded, is_new=stored is None)
     return Preparation(config, experiment, profile, experiment.placement, folder, stored, callbacks)
 
 
