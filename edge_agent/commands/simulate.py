@@ -92,7 +92,7 @@ def simulate(
     each."""
     with importing("edge-agent"):
         from edge_agent.commands.schedules.printing import print_runs
-        from edge_agent.commands.simulation import open_links, print_results
+        from edge_agent.commands.simulation import open_links, plot_run, print_results
         from edge_agent.planning import Question, SearchSpace, Setting, compare
         from edge_agent.planning.schedules import compare_strategies
 
@@ -121,8 +121,5 @@ def simulate(
     duration = max(link.duration_seconds for link in links) if seconds is None else seconds
     runs = compare(Setting(loaded, links, space, duration), planner or ())
     if png is not None:
-        # Only here: a device that only trains need not have matplotlib.
-        from edge_agent.commands.plans.plan_plot import plot_run
-
         plot_run(*next(iter(runs.items())), links[0], duration, png)
     print_results(runs, loaded.names, as_json=as_json)

@@ -1,1 +1,1 @@
-"""Plans on the command line: of a link, a chain and tiers, with their options and their picture."""
+"""Plans on the command line: of a link, a chain and tiers, with their options."""
