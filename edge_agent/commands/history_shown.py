@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Column, Table
 
-from edge_agent.observability.plots import NO_MATPLOTLIB
+from edge_agent.observability.plots import NO_MATPLOTLIB, write_picture
 from edge_agent.training.history import HistoryRow, metrics_of
 from shared.control.formatting import size
 from shared.errors import ConfigError
@@ -74,11 +74,7 @@ def draw(rows: Sequence[HistoryRow], path: Path) -> None:
         _draw_line(accuracies, "accuracy", [(row.step, row.accuracy) for row in rows], "#59a14f")
         accuracies.set_ylabel("accuracy")
     figure.legend(loc="outside lower left", ncols=3, frameon=False)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"picture {path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    write_picture(figure, path)
 
 
 def _draw_line(axes: "Axes", label: str, points: Sequence[tuple[int, float | None]], colour: str) -> None:

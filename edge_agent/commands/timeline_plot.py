@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_agent.observability.lanes import TimelineLane
-from edge_agent.observability.plots import NO_MATPLOTLIB
+from edge_agent.observability.plots import NO_MATPLOTLIB, write_picture
 from edge_agent.observability.timeline import PARTS_TOGETHER, Span
 from edge_agent.observability.timeline_window import TimelineWindow
 from shared.errors import ConfigError
@@ -64,11 +64,7 @@ def draw(window: TimelineWindow, path: Path) -> None:
         meaning = "pale: as long as the trainer reports; when exactly is not known"
         explained.append(Patch(facecolor="#888888", edgecolor="white", alpha=_PALE, label=meaning))
     figure.legend(handles=explained, loc="outside lower left", ncols=len(explained), frameon=False, handleheight=1.2)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"picture {path} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    write_picture(figure, path)
 
 
 def _draw_span(axes: "Axes", span: Span, row: int, window: TimelineWindow) -> None:
