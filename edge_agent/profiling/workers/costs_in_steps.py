@@ -1,20 +1,21 @@
-"""The costs of each worker in real steps, found by what those of several divisions take: a message's, and its blocks' beside
-what they take alone.
+"""The costs of each worker in real steps: a message's, and its blocks' beside what they take alone.
 
 Every message wakes a process, and is packed, checked and read. Of a worker with a share of a core all of that takes the time of
-its blocks, and the longer, the slower the worker is.
+its blocks, and the longer, the slower the worker is. So several divisions are trained, and from what their steps take the costs
+follow: the device alone has all blocks; every two share blocks; every two pass features on; and all share blocks, a step ahead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, pairwise, product
 from typing import NamedTuple
 
 import numpy as np
 
+from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import Profile, conditions_of, simulated_seconds, with_batch_size
 from edge_agent.planning.measurements import Floats, Linear
-from shared.placement import Placement
+from shared.placement import AGENT, Placement, Rows, Tile
 
 _ROUNDS = 4
 """Times that the simulator's slopes are taken, at most."""
@@ -68,10 +69,7 @@ def costs_in_steps(profile: Profile, steps: Sequence[tuple[Placement, float]]) -
         }
 
     def error(each: Floats) -> Floats:
-        found = named(each)
-        blocks = costs.slowed({name: cost.factor for name, cost in found.items()})
-        messages = {name: cost.message for name, cost in found.items()}
-        changed = replace(profile, by_samples=replace(blocks, messages=messages))
+        changed = _changed(profile, named(each))
         at = conditions_of(changed)
         parts: Floats = np.array([simulated_seconds(changed, placement, at) for placement, _ in steps]) / measured
         return parts - 1.0
@@ -95,11 +93,16 @@ def costs_in_steps(profile: Profile, steps: Sequence[tuple[Placement, float]]) -
 
 def with_costs(profile: Profile, costs: Mapping[str, InSteps]) -> Profile:
     """Return a profile with the costs of each worker in steps."""
+    return with_batch_size(_changed(profile, costs), profile.batch_size)
+
+
+def _changed(profile: Profile, costs: Mapping[str, InSteps]) -> Profile:
+    """Return the same without the seconds of whole batches, which are as they were."""
     alone = profile.by_samples
     assert alone is not None
     blocks = alone.slowed({name: cost.factor for name, cost in costs.items()})
     messages = {name: cost.message for name, cost in costs.items()}
-    return with_batch_size(replace(profile, by_samples=replace(blocks, messages=messages)), profile.batch_size)
+    return replace(profile, by_samples=replace(blocks, messages=messages))
 
 
 def _block_seconds(profile: Profile, worker: str) -> float:
@@ -138,3 +141,85 @@ def _least_squares(slopes: Floats, wanted: Floats) -> Floats:
             best, least = np.zeros(slopes.shape[1]), float(missed @ missed)
             best[some] = x
     return best
+
+
+def tried_divisions(experiment: Experiment, names: tuple[str, ...]) -> Mapping[str, Placement]:
+    """Return placements by what is tried: those that the blocks allow, whether or not the configuration permits them.
+
+    names: the device, and two trainers. Sharing has many messages, and passing on has few of many bytes. With K = 0 workers
+    wait for each other, and their messages cost them less than where K = 1 lets them go on.
+    """
+    alone = Tile(AGENT, 0, len(experiment.chain.blocks), Rows(0, experiment.batch_size))
+    found = {f"{AGENT} has all blocks": _placement(experiment, names, (alone,), owner=AGENT)}
+    for near, far in combinations(names, 2):
+        for what, tiles in (
+            (f"{near} and {far} share blocks", _shared(experiment, near, far)),
+            (f"{near} has the blocks before {far}", _passed_on(experiment, near, far)),
+        ):
+            if tiles:
+                found[what] = _placement(experiment, names, tiles, owner=tiles[-1].worker)
+    if tiles := _shared_by_all(experiment, names):
+        found["all share blocks, a step ahead"] = _placement(experiment, names, tiles, owner=AGENT, staleness=1)
+    return found
+
+
+def _shared(experiment: Experiment, near: str, far: str) -> tuple[Tile, ...]:
+    """Return the tiles with which two workers run all blocks but the device's and the last, each on half of a batch; none where
+    no block can be divided so."""
+    batch, before, last = experiment.batch_size, experiment.chain.first_boundary, len(experiment.facts.blocks) - 1
+    half = batch // 2
+    if not _may_be_divided(experiment, range(before, last), half):
+        return ()
+    whole = Rows(0, batch)
+    return (
+        Tile(AGENT, 0, before, whole),
+        Tile(near, before, last, Rows(0, half)),
+        Tile(far, before, last, Rows(half, batch)),
+        Tile(far, last, last + 1, whole),
+    )
+
+
+def _shared_by_all(experiment: Experiment, names: tuple[str, ...]) -> tuple[Tile, ...]:
+    """Return the tiles with which all run all blocks but the device's, each on a third of a batch; none where no block can be
+    divided so."""
+    batch, before, blocks = experiment.batch_size, experiment.chain.first_boundary, len(experiment.facts.blocks)
+    third = batch // len(names)
+    if not _may_be_divided(experiment, range(before, blocks), third):
+        return ()
+    ends = (0, third, 2 * third, batch)
+    return (
+        Tile(AGENT, 0, before, Rows(0, batch)),
+        *(Tile(name, before, blocks, Rows(*rows)) for name, rows in zip(names, pairwise(ends), strict=True)),
+    )
+
+
+def _may_be_divided(experiment: Experiment, blocks: range, samples: int) -> bool:
+    """Tell whether there are blocks, and each may have so few samples."""
+    return bool(blocks and samples) and all(experiment.facts.blocks[one].min_samples <= samples for one in blocks)
+
+
+def _passed_on(experiment: Experiment, near: str, far: str) -> tuple[Tile, ...]:
+    """Return the tiles with which one worker runs the next blocks after the other; none where there are too few blocks."""
+    blocks, before, whole = (
+        len(experiment.chain.blocks),
+        experiment.chain.first_boundary,
+        Rows(0, experiment.batch_size),
+    )
+    if near == AGENT:
+        return (Tile(AGENT, 0, before, whole), Tile(far, before, blocks, whole)) if before < blocks else ()
+    middle = (before + blocks) // 2
+    if middle == before:
+        return ()
+    return Tile(AGENT, 0, before, whole), Tile(near, before, middle, whole), Tile(far, middle, blocks, whole)
+
+
+def _placement(
+    experiment: Experiment, names: tuple[str, ...], tiles: tuple[Tile, ...], *, owner: str, staleness: int = 0
+) -> Placement:
+    """Return the placement of tiles. owner: the worker with the weights of what is shared."""
+    owners = {
+        block: owner
+        for block, facts in enumerate(experiment.facts.blocks)
+        if facts.changes and sum(block in tile.blocks for tile in tiles) > 1
+    }
+    return replace(experiment.placement, workers=names, tiles=tiles, owners=owners, codecs={}, staleness=staleness)

@@ -36,11 +36,9 @@ from edge_agent.profiling.rounds import steps_of_a_round
 from edge_agent.profiling.timers import measured_experiment, measuring_session, timer_here, trainer_clients
 from edge_agent.profiling.trial import PLACED_WARM_UP_STEPS, placed_seconds
 from edge_agent.profiling.workers.chain_profile import chain_experiment
-from edge_agent.profiling.workers.costs_in_steps import costs_in_steps, with_costs
-from edge_agent.profiling.workers.measured_links import measured_link
+from edge_agent.profiling.workers.costs_in_steps import costs_in_steps, tried_divisions, with_costs
+from edge_agent.profiling.workers.measured_links import measured_link, shared_segments
 from edge_agent.profiling.workers.measured_parts import MeasuredParts, ToMeasure
-from edge_agent.profiling.workers.shared_segments import shared_segments
-from edge_agent.profiling.workers.tried_divisions import tried_divisions
 from edge_agent.profiling.workers.worker_measuring import WorkerMeasuring, settings_of
 from edge_agent.sessions.open_session import OpenSession
 from shared.errors import ConfigError, DataError, PlanError

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from edge_agent.profiling.workers.measured_links import shared_segments
 from edge_agent.profiling.workers.measured_parts import LinkSection
-from edge_agent.profiling.workers.shared_segments import shared_segments
 
 HOPS = (("edge", "near"), ("edge", "far"), ("near", "far"))
 
