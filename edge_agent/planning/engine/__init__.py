@@ -3,7 +3,6 @@
 from edge_agent.planning.engine.config import EngineConfig
 from edge_agent.planning.engine.decision import Decision, Observation, Outcome, Reason
 from edge_agent.planning.engine.engine import Engine
-from edge_agent.planning.engine.ledger import RiskLimits
 from edge_agent.planning.engine.measuring import BlockRange, Usual
 
 __all__ = [
@@ -14,6 +13,5 @@ __all__ = [
     "Observation",
     "Outcome",
     "Reason",
-    "RiskLimits",
     "Usual",
 ]

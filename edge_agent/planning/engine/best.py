@@ -38,7 +38,7 @@ class Best:
         """True if no candidate was left since the last observation."""
         self._horizon = Horizon(self._config.margin, self._config.horizon_beta, 0.0)
         self._reach = Reach(candidates)
-        self._ledger = Ledger(self._config.limits, current, candidates)
+        self._ledger = Ledger(self._config, current, candidates)
 
     def observe(self, seen: Seen) -> Place | None:
         """Return a proposal, or None to stay."""

@@ -145,14 +145,14 @@ def _followed(
 
     An expert that has not moved for the time of proof is no longer followed: its place is a contender like others.
     """
-    places, limits = experts.places, config.limits
+    places = experts.places
     is_payable = (available_seconds >= each.there[places]) | (places == ledger.home)
     leading = int(np.argmax(np.where(is_payable, expert_gains, 0.0)))
-    least_gain = max(limits.loss_fraction * each.remaining_steps, best_gain)
+    least_gain = max(config.loss_fraction * each.remaining_steps, best_gain)
     if not is_payable[leading] or expert_gains[leading] <= least_gain:
         return None
     target = int(places[leading])
-    if target == each.current and experts.stayed_seconds(leading) >= limits.proof_seconds:
+    if target == each.current and experts.stayed_seconds(leading) >= config.proof_seconds:
         return None
     return Choice(target, math.inf if target == ledger.home else available_seconds)
 

@@ -62,7 +62,7 @@ class Engine:
         """
         self.config = config or EngineConfig()
         self._total_steps = total_steps
-        self._ledger = Ledger(self.config.limits, 0, 0)
+        self._ledger = Ledger(self.config, 0, 0)
         """The account of the whole run: neither other choices nor another trainer make a debt good."""
         self._begin(profile, space, layout)
 
@@ -87,11 +87,11 @@ class Engine:
         self.layout, self.names = layout, profile.names
         self.question = question
         """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
-        self._beliefs = Beliefs(self.config.window_seconds, self.config.limits.memory_seconds, profile)
+        self._beliefs = Beliefs(self.config.window_seconds, self.config.memory_seconds, profile)
         self._field = Field(self.config, self._beliefs, self._ledger)
         self._field.begin(pool, layout)
         self._horizon = Horizon(self.config.margin, self.config.horizon_beta)
-        self._answers = FreeAnswers(self.config.limits.proof_seconds)
+        self._answers = FreeAnswers(self.config.proof_seconds)
         self._searches = Searches()
         self._seconds: float | None = None
         self._changed_seconds = self._steady_seconds = self._refused_seconds = -math.inf

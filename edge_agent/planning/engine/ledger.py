@@ -7,10 +7,10 @@ and no cuts.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
+from edge_agent.planning.engine.config import EngineConfig
 from edge_agent.planning.measurements import Floats, Ints
 
 PROOF_PARTS = 4
@@ -20,26 +20,14 @@ PROFIT = 2.0
 """Factor by which a move must pay, because predictions are not exact."""
 
 
-@dataclass(frozen=True)
-class RiskLimits:
-    """The limits of the engine's risk."""
-
-    loss_fraction: float = 0.01
-    """Part of the run's steps that may be lost to changes that turn out wrong."""
-    proof_seconds: float = 300.0
-    """Time for which a lead must have lasted before it counts: the longest period of an oscillation that does no harm."""
-    memory_seconds: float = 600.0
-    """Time constant with which a lead is forgotten."""
-
-
 class Ledger:
     """The account against home: the first deployment, and later any that was proven better.
 
     Arrays are over n contenders: deployments, and all others with a speed.
     """
 
-    def __init__(self, limits: RiskLimits, home: int, n: int) -> None:
-        self._limits = limits
+    def __init__(self, config: EngineConfig, home: int, n: int) -> None:
+        self._config = config
         self._balance = self._balance_at_step = 0.0
         self._n = n
         self.set_home(home)
@@ -78,7 +66,7 @@ class Ledger:
         is_at_home: home did all of it, without a move.
         """
         home_steps = done_steps if is_at_home else seconds * float(speeds[self.home])
-        decay = math.exp(-seconds / self._limits.memory_seconds)
+        decay = math.exp(-seconds / self._config.memory_seconds)
         # Never below 0: home's worth before a change of the link must not hide the change.
         won = seconds * (speeds - speeds[self.home])
         self._lead = np.maximum(0.0, self._lead * decay + won)
@@ -86,12 +74,12 @@ class Ledger:
         self._home_steps = self._home_steps * decay + seconds * float(speeds[self.home])
         self._observed_seconds = self._observed_seconds * decay + seconds
         self._part_seconds += seconds
-        if self._part_seconds >= self._limits.proof_seconds / PROOF_PARTS:
+        if self._part_seconds >= self._config.proof_seconds / PROOF_PARTS:
             self._troughs = np.concatenate([self._lead[None, :], self._troughs[:-1]])
             self._part_seconds = 0.0
         self._troughs[0] = np.minimum(self._troughs[0], self._lead)
         # Gains are not saved up: they would only pay for worse attempts.
-        self._balance = min(0.0, self._balance + done_steps - (1.0 - self._limits.loss_fraction) * home_steps)
+        self._balance = min(0.0, self._balance + done_steps - (1.0 - self._config.loss_fraction) * home_steps)
         if done_steps:
             self.keep_wait()
 
@@ -112,7 +100,7 @@ class Ledger:
 
     def available_steps(self, remaining_steps: float) -> float:
         """Return the steps that may be lost now, in a run that has so many steps to go."""
-        return self._balance + self._limits.loss_fraction * remaining_steps
+        return self._balance + self._config.loss_fraction * remaining_steps
 
     def gains(self, there_seconds: Floats, remaining_steps: float) -> Floats:
         """Return the steps that each contender would gain in a run with so many to go, shape (n,); 0 or less: stay.
