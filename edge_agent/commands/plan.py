@@ -14,6 +14,7 @@ from edge_agent.commands.plans.plan_options import (
     BITS_TEXT,
     CHOICE,
     GIVEN,
+    GROUP,
     LINK,
     TIERS,
     AllowEdgeOnly,
@@ -29,7 +30,6 @@ from edge_agent.commands.plans.plan_options import (
     refuse_forbidden,
     refuse_others,
 )
-from edge_agent.commands.schedules.options import GROUP
 from edge_agent.planner_names import DEFAULT_HORIZON_STEPS, PLANNER_NAMES, STRATEGY_NAMES, TIER_PLANNER_NAMES
 from isthmus_entry_points import importing
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
@@ -153,7 +153,7 @@ def plan(
     device and a group of them."""
     with importing("edge-agent"):
         from edge_agent.commands.plans.answers import print_candidates, print_group, print_placements, print_planned
-        from edge_agent.commands.schedules.printing import print_schedule_of
+        from edge_agent.commands.plans.schedules import print_schedule_of
         from edge_agent.planning import Question, SearchSpace, with_batch_size
 
     if strategy is not None:

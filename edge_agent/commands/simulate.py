@@ -10,21 +10,24 @@ from typing import Annotated
 import typer
 
 from edge_agent.commands.plans.plan_options import (
+    ALL,
     BITS_TEXT,
+    GROUP,
     LINK,
     AllowEdgeOnly,
     AsJson,
     Bits,
+    Members,
     ProfileFile,
     RoundTrip,
     Staleness,
+    named,
     parse_bits,
     read_profile,
     refuse_forbidden,
     refuse_others,
     round_trip_seconds,
 )
-from edge_agent.commands.schedules.options import ALL, GROUP, Members, named
 from edge_agent.planner_names import ACCURATE, GREEDY, PARTITION, STRATEGY_NAMES
 from isthmus_entry_points import importing
 from shared.errors import PlanError
@@ -91,7 +94,7 @@ def simulate(
     """Replay a trace of each link through the planners, or through strategies of a group, and print the time of 100 steps for
     each."""
     with importing("edge-agent"):
-        from edge_agent.commands.schedules.printing import print_runs
+        from edge_agent.commands.plans.schedules import print_runs
         from edge_agent.commands.simulation import open_links, plot_run, print_results
         from edge_agent.planning import Question, SearchSpace, Setting, compare
         from edge_agent.planning.schedules import compare_strategies

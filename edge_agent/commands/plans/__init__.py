@@ -1,1 +1,1 @@
-"""Plans on the command line: of a link, a chain and tiers, with their options."""
+"""Plans and schedules on the command line: of a link, a chain, tiers and groups, with their options."""

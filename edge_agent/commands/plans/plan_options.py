@@ -1,19 +1,19 @@
 """The options that `edge-agent plan` and `edge-agent simulate` share, and their evaluation."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_agent.planner_names import DEFAULT_BITS
+from edge_agent.planner_names import DEFAULT_BITS, STRATEGY_NAMES
 from isthmus_entry_points import importing
 from shared.errors import PlanError
 
 if TYPE_CHECKING:
     from edge_agent.planning import Profile, Rates
 
-LINK, CHOICE, TIERS = "The link", "What may be chosen", "Three tiers"
+LINK, CHOICE, TIERS, GROUP = "The link", "What may be chosen", "Three tiers", "The group"
 """Panels of the help."""
 PROFILE = typer.Option("--profile", help="What was measured of two workers, of a chain or of three tiers, a JSON file.")
 ProfileFile = Annotated[Path, PROFILE]
@@ -37,10 +37,16 @@ Staleness = Annotated[
     ),
 ]
 Bits = Annotated[str, typer.Option(help="Bit widths to consider, as 2,4,8,32.", rich_help_panel=CHOICE)]
+Members = Annotated[
+    int,
+    typer.Option("--members", help="Members of the group, which share the trainer's link.", rich_help_panel=GROUP),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 GIVEN, ANY = "given", "any"
 """Values of --order."""
+ALL = "all"
+"""Value of --strategy."""
 BITS_TEXT = ",".join(map(str, DEFAULT_BITS))
 
 
@@ -99,3 +105,10 @@ def parse_bits(text: str) -> tuple[int, ...]:
     if not set(widths) <= set(bit_widths()):
         raise PlanError(f"--bits is {text}; the bit widths of codecs are {', '.join(map(str, bit_widths()))}")
     return widths
+
+
+def named(strategies: Sequence[str]) -> tuple[str, ...]:
+    """Return the strategies that `--strategy` names, each once. Raises PlanError."""
+    if unknown := [name for name in strategies if name not in (ALL, *STRATEGY_NAMES)]:
+        raise PlanError(f"--strategy is {unknown[0]!r}; it must be {ALL}, or one of {', '.join(STRATEGY_NAMES)}")
+    return STRATEGY_NAMES if ALL in strategies else tuple(dict.fromkeys(strategies))
