@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 
 from edge_agent.adaptation.candidates.first_trainer import begin_with_fastest, first_trainer
-from edge_agent.adaptation.engine_inputs import adjust_profile, check_measured, load_run_profile, search_space
+from edge_agent.adaptation.engine_inputs import check_measured, load_run_profile, question_of
 from edge_agent.adaptation.link_probe import probe_link
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.candidates import has_candidates, policy_of
@@ -17,7 +17,7 @@ from edge_agent.experiment.experiment import Experiment
 from edge_agent.experiment.placing import member_on
 from edge_agent.experiment.small_share import warn_of_small_share
 from edge_agent.planner_names import FIXED
-from edge_agent.planning import Layout, Plan, Profile, Question, Rates, conditions_of, first_layout, load_profile
+from edge_agent.planning import Layout, Plan, Profile, Rates, conditions_of, first_layout, load_profile
 from edge_agent.planning.group_choice import Carried, best_of_group, group_plans
 from edge_agent.planning.profile import Hop
 from shared.client.config import TrainerAddressConfig
@@ -67,14 +67,13 @@ async def _planned_start(experiment: Experiment, profile: Profile) -> Layout | N
     config = experiment.config
     if config.deployment.cut is not None or config.placement.given:
         return None
-    usable = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
     trainers = [trainer for trainer in config.all_trainers if trainer.name in experiment.trainers]
     links = await _probed(config, trainers)
     if len(trainers) == 1 and not links:
         _log.warning("the link could not be probed, so the run begins with half of the blocks here")
         return None
-    question = Question(usable, search_space(experiment, profile))
-    planned = await asyncio.to_thread(lambda: first_layout(question, conditions_of(usable, links)))
+    question = question_of(experiment, profile)
+    planned = await asyncio.to_thread(lambda: first_layout(question, conditions_of(question.profile, links)))
     _log.info(
         "beginning as planned",
         deployment=str(planned),

@@ -9,7 +9,16 @@ from edge_agent.config import EngineSection
 from edge_agent.experiment.candidates import policy_of
 from edge_agent.experiment.experiment import Experiment, has_one_cut
 from edge_agent.planner_names import BEST
-from edge_agent.planning import FLOAT32_BITS, Engine, EngineConfig, Profile, SearchSpace, layout_of, load_profile
+from edge_agent.planning import (
+    FLOAT32_BITS,
+    Engine,
+    EngineConfig,
+    Profile,
+    Question,
+    SearchSpace,
+    layout_of,
+    load_profile,
+)
 from shared.errors import ConfigError, DataError, ModelError, PlanError
 from shared.placement import AGENT, chain_workers
 from shared.registry import bit_widths, codec_bits, codec_of_bits, codec_spec
@@ -160,16 +169,12 @@ def uncalibrated_bits(profile: Profile, codec: str) -> tuple[int, ...]:
 
 def make_engine(experiment: Experiment, profile: Profile) -> Engine:
     """Make the engine of a run, by a profile that `load_run_profile` has read. PlanError if it leaves nothing to choose."""
-    settings, space = experiment.config.engine, search_space(experiment, profile)
+    question = question_of(experiment, profile)
+    space = question.space
     if policy_of(experiment.config) == BEST:  # which has the device alone among its candidates
         space = replace(space, allow_edge_only=False)
-    return Engine(
-        adjust_profile(profile, settings, experiment.deployment.downlink_codec),
-        space,
-        layout_of(experiment.placement, codec_bits),
-        engine_config(settings),
-        experiment.steps,
-    )
+    config, layout = engine_config(experiment.config.engine), layout_of(experiment.placement, codec_bits)
+    return Engine(question.profile, space, layout, config, experiment.steps)
 
 
 def engine_config(settings: EngineSection) -> EngineConfig:
@@ -179,16 +184,17 @@ def engine_config(settings: EngineSection) -> EngineConfig:
     )
 
 
-def search_space(experiment: Experiment, profile: Profile) -> SearchSpace:
-    """Return the deployments that configuration and model let the engine choose from."""
-    engine = experiment.config.engine
-    return SearchSpace(
-        engine.bits,
-        allow_edge_only=engine.allow_edge_only,
-        inputs_to=frozenset(experiment.config.privacy.inputs_to),
+def question_of(experiment: Experiment, profile: Profile) -> Question:
+    """Return what a run asks: its profile, adjusted, and the deployments that configuration and model let it choose from."""
+    config = experiment.config
+    space = SearchSpace(
+        config.engine.bits,
+        allow_edge_only=config.engine.allow_edge_only,
+        inputs_to=frozenset(config.privacy.inputs_to),
         labels_to=experiment.labels_to,
-        uncalibrated_bits=uncalibrated_bits(profile, experiment.config.deployment.first_codec),
+        uncalibrated_bits=uncalibrated_bits(profile, config.deployment.first_codec),
     )
+    return Question(adjust_profile(profile, config.engine, experiment.deployment.downlink_codec), space)
 
 
 def adjust_profile(profile: Profile, settings: EngineSection, downlink_codec: str) -> Profile:

@@ -19,7 +19,7 @@ import structlog
 from edge_agent.adaptation.candidates.knowledge import LEAST_STEPS, MEASURED_LOOKS, Believed, CandidateKnowledge
 from edge_agent.adaptation.candidates.probes import CandidateProbes
 from edge_agent.adaptation.decisions import DecisionLoop
-from edge_agent.adaptation.engine_inputs import adjust_profile, engine_config, search_space
+from edge_agent.adaptation.engine_inputs import engine_config, question_of
 from edge_agent.adaptation.polling import polling
 from edge_agent.experiment.candidates import policy_of
 from edge_agent.experiment.experiment import Experiment, has_one_cut, trainers_with_blocks
@@ -62,13 +62,13 @@ class TrainerChoice:
         """
         config = experiment.config
         self._experiment = experiment
-        self._profile = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
+        question = question_of(experiment, profile)
+        self._profile, self._space = question.profile, question.space
         self._policy_name = policy
         self._statistics, self._metrics = statistics, metrics
         self._is_held = is_held
         self._names = (AGENT, *(trainer.name for trainer in config.all_trainers))
-        self._space = search_space(experiment, profile)
-        self._prospects = Prospects(best_pairs(Question(self._profile, self._space)), len(self._names))
+        self._prospects = Prospects(best_pairs(question), len(self._names))
         self._chosen_space = self._space
         """The space of the layouts that are weighed now."""
         self._policy: Best | EdgeMove | None = None

@@ -7,10 +7,10 @@ import structlog
 
 from edge_agent.adaptation.candidates.byte_budget import ByteBudget
 from edge_agent.adaptation.candidates.probed import Probed, check_would, measured_rates, probe
-from edge_agent.adaptation.engine_inputs import adjust_profile, search_space
+from edge_agent.adaptation.engine_inputs import question_of
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.experiment import Experiment
-from edge_agent.planning import Profile, Question, Rates
+from edge_agent.planning import Profile, Rates
 from edge_agent.planning.candidates import Candidate, ranked_candidates
 from shared.client.config import TrainerAddressConfig
 from shared.client.credentials import trainer_access
@@ -57,8 +57,7 @@ async def begin_with_fastest(experiment: Experiment, profile: Profile) -> None:
     if not candidates:
         _log.warning("no link to a trainer could be measured, so the run begins with the nearest")
         return
-    usable = adjust_profile(profile, config.engine, experiment.deployment.downlink_codec)
-    question = Question(usable, search_space(experiment, profile))
+    question = question_of(experiment, profile)
     ranked = {
         plan.layout.workers[-1]: plan for plan in await asyncio.to_thread(ranked_candidates, question, candidates)
     }

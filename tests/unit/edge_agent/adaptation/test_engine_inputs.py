@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from edge_agent.adaptation.engine_inputs import load_run_profile, search_space, uncalibrated_bits
+from edge_agent.adaptation.engine_inputs import load_run_profile, question_of, uncalibrated_bits
 from edge_agent.experiment.experiment import Experiment
 from edge_agent.planning import ProfiledBlock, pair_profile, profile_to_json
 from edge_agent.profiling.codec_times import narrow_codec
@@ -64,7 +64,7 @@ def test_a_profile_of_other_codecs_causes_a_warning_and_its_min_bits_do_not_coun
         profile = load_run_profile(experiment)
     warnings = [log for log in logs if "codecs of another family" in log["event"]]
     assert [log["bits"] for log in warnings] == ([[8]] if are_others else [])
-    assert (8 in search_space(experiment, profile).uncalibrated_bits) is are_others
+    assert (8 in question_of(experiment, profile).space.uncalibrated_bits) is are_others
 
 
 @pytest.mark.parametrize(("others", "names"), [({}, ("edge", "trainer")), ({"trainer": "gpu"}, None)])
