@@ -1,7 +1,7 @@
 """Schedules: when a member of a group pulls parameters and pushes gradients, layer by layer. Numbers only.
 
 With a barrier (paper 002): papers/dynacomm.py is its cost and the best partition, barrier.py its rivals.
-Without: flow.py, played by period.py. Layers (layers.py) come from a file or a profile. again.py makes schedules again.
+Without: flow.py. Layers (layers.py) come from a file or a profile. again.py makes schedules again.
 """
 
 from edge_agent.planning.papers.dynacomm import Bounds, Direction, Segment, dynacomm

@@ -1,17 +1,24 @@
 """Flow: an exchange without a barrier, whose messages are as large as the simulated period says is best.
 
-No period of it, or of any other exchange, is shorter than its bound: what computing, one direction of a link and the ends take.
+A slice of a layer's parameters is updated once all members have pushed it, and is pulled at once. On each link the slice that
+is needed first goes first; a message takes slices until it is full. Members are alike and in step, so one of them is played.
+When the last layer begins its forward pass, all weights have come: nothing travels. So every period is like the one before,
+and one that begins there is all there is to play. No period of it, or of any other exchange, is shorter than its bound: what
+computing, one direction of a link and the ends take.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from heapq import heappop, heappush
 from itertools import accumulate
+from typing import NamedTuple
 
 from edge_agent.planner_names import FLOW
 from edge_agent.planning.schedules.layers import Layers
-from edge_agent.planning.schedules.period import Period, play, run_slices, sliced
 from edge_agent.planning.schedules.schedule import BACKWARD, FORWARD, PULL, PUSH, ExchangeSchedule, LayerEvent
+from shared.slicing import slice_count
 
 LEAST_MESSAGE_BYTES = 64 * 1024
 SLICES_PER_MESSAGE = 6
@@ -22,6 +29,38 @@ MOST_SLICES = 1024
 """More would take longer to play than they save."""
 NEAR_ENOUGH = 1.002
 """No further size is tried once a period is this near to the bound."""
+
+
+class LayerSlices(NamedTuple):
+    """The slices of all layers, those that are needed first in front."""
+
+    layers: list[int]
+    begins: list[int]
+    stops: list[int]
+    push_seconds: list[float]
+    pull_seconds: list[float]
+
+
+class SliceMessage(NamedTuple):
+    """Slices that travel together."""
+
+    begin: float
+    end: float
+    slices: list[int]
+
+
+@dataclass(frozen=True)
+class Period:
+    """One period. Times are in seconds from the begin of the last layer's forward pass."""
+
+    seconds: float
+    slices: LayerSlices
+    computed: list[float]
+    """The times at which the backward pass of each layer is done."""
+    begun: list[float]
+    """The times at which the next forward pass of each layer begins, but for the last layer."""
+    pushes: list[SliceMessage]
+    pulls: list[SliceMessage]
 
 
 def flow(layers: Layers) -> ExchangeSchedule:
@@ -124,3 +163,103 @@ def _events(layers: Layers, period: Period) -> list[LayerEvent]:
                 LayerEvent(kind, layer, (begin, stop), message.begin, message.end) for layer, begin, stop in parts
             ]
     return events
+
+
+def sliced(layers: Layers, slice_bytes: int) -> LayerSlices:
+    """Cut the layers into slices of so many bytes; the last slice of a layer has what is left."""
+    return _cut(layers, [slice_bytes] * len(layers))
+
+
+def run_slices(layers: Layers, all_bytes: int) -> LayerSlices:
+    """Cut the layers as a group does. all_bytes: of all layers of the model, which may have more than these."""
+    return _cut(layers, [max(1, math.ceil(size / slice_count(size, all_bytes))) for size in layers.bytes])
+
+
+def _cut(layers: Layers, most_bytes: Sequence[int]) -> LayerSlices:
+    slices = LayerSlices([], [], [], [], [])
+    for layer, size in enumerate(layers.bytes):
+        slice_bytes = most_bytes[layer]
+        for begin in range(0, size, slice_bytes):
+            stop = min(begin + slice_bytes, size)
+            part = (stop - begin) / size
+            slices.layers.append(layer)
+            slices.begins.append(begin)
+            slices.stops.append(stop)
+            slices.push_seconds.append(part * layers.push_seconds[layer])
+            slices.pull_seconds.append(part * layers.pull_seconds[layer])
+    return slices
+
+
+def play(
+    layers: Layers, slices: LayerSlices, message_bytes: int, *, quiet: bool = False, is_run: bool = False
+) -> Period:
+    """Play a period.
+
+    message_bytes: a message takes slices until it has so many.
+    quiet: no push begins that would still travel when the backward pass ends, because the first layers, for which the next step
+    waits, are ready only then.
+    is_run: the seconds of a message pass until it is there, and the next one follows at once; in paper 002 they keep the link.
+    """
+    computed = _computed(layers)
+    ready: dict[int, list[int]] = {}
+    for piece, layer in enumerate(slices.layers):
+        ready.setdefault(layer, []).append(piece)
+    arrivals = [(computed[layer], pieces) for layer, pieces in sorted(ready.items(), reverse=True)]
+    carry = partial(_carried, slices, message_bytes, layers.message_seconds, is_run=is_run)
+    pushes = carry(arrivals, slices.push_seconds, quiet_until=computed[0] if quiet else 0.0)
+    pulls = carry([(push.end, push.slices) for push in pushes], slices.pull_seconds)
+    arrived = [computed[0]] * len(layers)
+    for message in pulls:
+        for piece in message.slices:
+            arrived[slices.layers[piece]] = message.end
+    now, begun = computed[0], []
+    for layer in range(len(layers) - 1):
+        now = max(now, arrived[layer])
+        begun.append(now)
+        now += layers.forward_seconds[layer]
+    return Period(max(now, arrived[-1]), slices, computed, begun, pushes, pulls)
+
+
+def _computed(layers: Layers) -> list[float]:
+    backward = accumulate(reversed(layers.backward_seconds), initial=layers.forward_seconds[-1])
+    return list(backward)[:0:-1]
+
+
+def _carried(
+    slices: LayerSlices,
+    message_bytes: int,
+    message_seconds: float,
+    arrivals: Sequence[tuple[float, list[int]]],
+    seconds: list[float],
+    *,
+    is_run: bool,
+    quiet_until: float = 0.0,
+) -> list[SliceMessage]:
+    """Carry slices that become ready in rising order of time, in one direction of a link, one message after the other.
+
+    quiet_until: a message begins later, or is done by then.
+    """
+    kept_seconds, late_seconds = (0.0, message_seconds) if is_run else (message_seconds, 0.0)
+    waiting: list[int] = []
+    messages: list[SliceMessage] = []
+    now, upcoming = 0.0, 0
+    while upcoming < len(arrivals) or waiting:
+        if not waiting:
+            now = max(now, arrivals[upcoming][0])
+        while upcoming < len(arrivals) and arrivals[upcoming][0] <= now:
+            for piece in arrivals[upcoming][1]:
+                heappush(waiting, piece)
+            upcoming += 1
+        room = quiet_until - now if now < quiet_until else math.inf
+        taken, size, took = [], 0, kept_seconds
+        while waiting and size < message_bytes and took + seconds[waiting[0]] <= room:
+            piece = heappop(waiting)
+            taken.append(piece)
+            size += slices.stops[piece] - slices.begins[piece]
+            took += seconds[piece]
+        if not taken:
+            now = quiet_until
+            continue
+        messages.append(SliceMessage(now, now + took + late_seconds, taken))
+        now += took
+    return messages

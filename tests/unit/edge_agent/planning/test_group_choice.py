@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from edge_agent.planning import Linear, ProfiledBlock, Rates, pair_profile
 from edge_agent.planning.group_choice import Carried, best_of_group, group_plans
 from edge_agent.planning.schedules import Layers
-from edge_agent.planning.schedules.period import play, run_slices, sliced
+from edge_agent.planning.schedules.flow import play, run_slices, sliced
 from shared.errors import PlanError
 from shared.slicing import slice_count
 from tests.support.planning.cases import small_profile

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge_agent.planning.schedules import BACKWARD, FORWARD, PULL, PUSH, STRATEGIES, bound_seconds, run_seconds
-from edge_agent.planning.schedules.period import play, run_slices, sliced
+from edge_agent.planning.schedules.flow import play, run_slices, sliced
 from shared.slicing import SLICE_BYTES, SLICES_OF_ALL
 from tests.support.planning.schedules import MIB, drawn_seconds, layers
 
