@@ -56,7 +56,7 @@ def test_where_nobody_takes_over_an_operator_has_an_answer_and_the_run_ends_by_n
         PLACED,
         replicas=0,
         beside=("cloud",),
-        keys=f"no_step_seconds={LEAST_SECONDS}, give_up_seconds=20",
+        keys=f"no_step_seconds={LEAST_SECONDS}, give_up_seconds=12",
     ) as chain:
         process, said = chain.agent(*chosen(tmp_path, 3))
         said.first_event("checkpoint at every worker", least_step=40)

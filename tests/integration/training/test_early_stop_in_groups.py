@@ -53,7 +53,7 @@ def judging(rank):
 @pytest.mark.parametrize("trainers", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_three_members_end_where_one_loop_does_in_which_any_of_them_ends_it(trainers, monkeypatch):
     """With slices of blocks and with two trainers; they evaluate on samples of their own."""
-    monkeypatch.setattr(slicing, "SLICE_BYTES", 2048)
+    monkeypatch.setattr(slicing, "SLICE_BYTES", 6000)
     async with running_trainer(*group_of(3)) as near, running_trainer(*group_of(3)) as far:
         more = [chosen(rank, ends, SHARD) for rank, ends in enumerate((PATIENT, ENDS, PATIENT))]
         configs = [member_of((near, far)[:trainers], rank, size=3, more=more[rank]) for rank in range(3)]

@@ -33,7 +33,7 @@ EMA = "training.ema={decay=0.9}"
 )
 async def test_all_members_have_that_of_one_loop(told, trainers, monkeypatch):
     """Blocks go in slices, and so does their average."""
-    monkeypatch.setattr(slicing, "SLICE_BYTES", 2048)
+    monkeypatch.setattr(slicing, "SLICE_BYTES", 6000)
     more = [SHARD, EMA, *told.get("more", [])]
     if trainers == 2 and "deployment.cut=2" in more:
         pytest.skip("a cut needs one trainer")

@@ -73,7 +73,7 @@ async def test_three_members_end_where_one_of_them_is_asked_with_what_a_loop_of_
     trainers, monkeypatch, tmp_path
 ):
     """With slices of blocks, and with two trainers; the asked one does not decide anything else."""
-    monkeypatch.setattr(slicing, "SLICE_BYTES", 2048)
+    monkeypatch.setattr(slicing, "SLICE_BYTES", 6000)
     also = ["training.ema={decay=0.9}", "training.keep_best={}", f"checkpoints.location={tmp_path}"]
     more = [[*evaluating(rank), *ENDLESS, *also, SHARD, *([asking()] if rank == 1 else [])] for rank in range(3)]
     async with running_trainer(*group_of(3)) as near, running_trainer(*group_of(3)) as far:

@@ -31,7 +31,7 @@ def chosen(rank):
 @pytest.mark.parametrize("trainers", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_three_members_end_with_the_weights_of_one_loop_at_the_lowest_rate_of_any(trainers, monkeypatch):
     """Members that may be unlike in their falls show one rate, with slices of blocks and with two trainers."""
-    monkeypatch.setattr(slicing, "SLICE_BYTES", 2048)
+    monkeypatch.setattr(slicing, "SLICE_BYTES", 6000)
     async with running_trainer(*group_of(3)) as near, running_trainer(*group_of(3)) as far:
         configs = [member_of((near, far)[:trainers], rank, size=3, more=chosen(rank)) for rank in range(3)]
         results = await asyncio.gather(*(run_training(config) for config in configs))
