@@ -77,6 +77,11 @@ class Several:
         """Give the agent a command, and return what it answers."""
         return json.loads(command(agent_app, *arguments, f"--control={self.control}", "--json"))
 
+    def holder(self):
+        """Return the trainer that has blocks now: on a busy machine it may be another one than in the beginning."""
+        (name,) = {worker["name"] for worker in self.ask("status")["status"]["workers"]} - {"edge"}
+        return name
+
     def check_exact(self):
         """Hold the results against an undisturbed run."""
         assert [check_steps(log) for log in (self.folder / "steps").glob("*-edge.steps")] == [STEPS]
@@ -100,18 +105,24 @@ def trainer_at_first(said):
     return name
 
 
+def left(said, trainer):
+    """Wait until a trainer is to be left for another one, and return that choice."""
+    while (chosen := said.first_event("choosing another trainer"))["today"] != trainer:
+        pass
+    return chosen
+
+
 @pytest.mark.slow
 def test_a_trainer_that_becomes_slow_is_left_for_another_and_no_bit_changes(tmp_path):
     with (
         pair(tmp_path) as two,
         agent_process(*two.flags(), output=tmp_path) as (process, said),
     ):
-        first = trainer_at_first(said)
-        (other,) = {"here", "there"} - {first}
         said.first_event("checkpoint at every worker")
+        first = two.holder()
+        (other,) = {"here", "there"} - {first}
         two.slow_down(first)
-        chosen = said.first_event("choosing another trainer")
-        assert (chosen["today"], chosen["wanted"]) == (first, other)
+        assert left(said, first)["wanted"] == other
         said.first_event("placement changed")
         status = two.ask("status")["status"]
         assert status["chosenBy"] == "choice"
@@ -132,15 +143,14 @@ def test_where_all_trainers_are_slow_the_device_trains_alone(tmp_path):
         pair(tmp_path) as two,
         agent_process(*two.flags(alone_seconds=0.01), output=tmp_path) as (process, said),
     ):
-        first = trainer_at_first(said)
         said.first_event("checkpoint at every worker")
+        first = two.holder()
         for name in two.trainers:
             two.slow_down(name)
-        left = [said.first_event("choosing another trainer")]
-        while left[-1]["wanted"] != "edge":
-            left.append(said.first_event("choosing another trainer"))
-        assert left[0]["today"] == first
-        assert len(left) <= 2, "each of them is tried once"
+        choices = [left(said, first)]
+        while choices[-1]["wanted"] != "edge":
+            choices.append(said.first_event("choosing another trainer"))
+        assert len(choices) <= 2, "each of them is tried once"
         assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
         blocks = json.loads((tmp_path / "summary.json").read_text())["blocks"]
         assert {block["worker"] for block in blocks} == {"edge"}
@@ -159,8 +169,7 @@ def test_a_trainer_that_stops_is_left_for_the_fastest_not_for_the_first_of_the_l
         while True:  # until it has been measured how slow it is, and another one trains
             said.first_event("checkpoint at every worker")
             status = three.ask("status")["status"]
-            ranked = [one["name"] for one in status.get("candidates", ())]
-            (now,) = {worker["name"] for worker in status["workers"]} - {"edge"}
+            ranked, now = [one["name"] for one in status.get("candidates", ())], three.holder()
             if len(ranked) == 3 and ranked[-1] == slow and now != slow:
                 break
         three.trainers[now][0].terminate()
@@ -178,7 +187,7 @@ def test_edgemove_moves_the_cut_and_leaves_a_trainer_that_becomes_slow(tmp_path)
             two.slow_down(name, 0.01)
         process, said = stack.enter_context(agent_process(*two.flags(*policy), output=tmp_path))
         said.first_event("moving the cut")
-        (first,) = {"here", "there"} & {worker["name"] for worker in two.ask("status")["status"]["workers"]}
+        first = two.holder()
         seconds = 0.01
         heard = "checkpoint at every worker", "choosing another trainer"
         while (event := said.first_event(*heard))["event"] == heard[0]:
@@ -217,8 +226,8 @@ def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
         pair(tmp_path) as two,
         agent_process(*two.flags(), output=tmp_path) as (process, said),
     ):
-        first = trainer_at_first(said)
         said.first_event("checkpoint at every worker")
+        first = two.holder()
         two.slow_down(first)
         two.ask("pin", "--trainer", first)
         # Its ranking shows that the other one would be faster.
@@ -226,9 +235,10 @@ def test_a_pinned_trainer_stays_however_slow_until_its_release(tmp_path):
             said.first_event("checkpoint at every worker")
         said.first_event("checkpoint at every worker")
         assert two.ask("status")["status"]["pinned"] == {"trainer": first}
-        assert not [event for event in said.heard if event["event"] == "choosing another trainer"]
+        choices = [event for event in said.heard if event["event"] == "choosing another trainer"]
+        assert not [choice for choice in choices if choice["today"] == first]
         two.ask("release", "--trainer")
-        assert said.first_event("choosing another trainer")["today"] == first
+        left(said, first)
         assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
         two.check_exact()
 
