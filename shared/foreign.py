@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from shared.errors import IsthmusError
+
 _PACKAGES = tuple(str(Path(__file__).parent.parent / name) for name in ("shared", "edge_agent", "cloud_trainer"))
 _MAX_CAUSES = 20
 """Maximum number of an exception's causes that are followed; they may form a ring."""
@@ -57,8 +59,10 @@ def is_ours(cause: BaseException) -> bool:
 
 
 def described(cause: BaseException) -> str:
-    """An exception in words, on one line: its type and what it says."""
+    """An exception in words, on one line: its type and what it says; of an error of ours the sentence alone."""
     told = " ".join(str(cause).split())
+    if isinstance(cause, IsthmusError):
+        return told
     return f"{type(cause).__name__}: {told}" if told else type(cause).__name__
 
 

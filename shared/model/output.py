@@ -26,7 +26,8 @@ def choose_output(module: nn.Module, key: str) -> None:
 
 def _entry(outputs: object, key: str, model: str) -> Tensor:
     if isinstance(outputs, tuple | list):
-        outputs = {str(place): each for place, each in enumerate(outputs)}
+        names = getattr(outputs, "_asdict", dict[str, object])()  # of a named tuple
+        outputs = {str(place): each for place, each in enumerate(outputs)} | names
     if not isinstance(outputs, Mapping):
         raise ModelError(
             f"model.output is {key!r}, but {model} returns a {type(outputs).__name__} and neither a dictionary nor a "

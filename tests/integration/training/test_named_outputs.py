@@ -59,10 +59,18 @@ async def test_every_cut_equals_a_plain_loop_over_that_entry(factory, entry):
         ("named", "scores", "model.output is 'scores', but Named returns 'hidden', 'logits'"),
         ("in_blocks", "loss", "model.output is 'loss', but Head returns 'logits'"),
         ("paired", "2", "model.output is '2', but Paired returns '0', '1'"),
+        ("fielded", "2", "model.output is '2', but Fielded returns '0', '1', 'hidden', 'logits'"),
     ],
 )
 def test_an_entry_that_is_not_there_is_refused_with_those_that_are(factory, output, sentence):
-    agent_fails(ExitCode.MODEL, sentence, flags=chosen(factory, f"model.output={output}"))
+    said = agent_fails(ExitCode.MODEL, sentence, flags=chosen(factory, f"model.output={output}"))
+    assert "ModelError" not in said, "an error of ours is a sentence by itself"
+
+
+@pytest.mark.parametrize("output", ["logits", "1"])
+def test_an_entry_of_a_named_tuple_is_meant_by_its_name_or_its_place(output):
+    chain = Workload(edge_config(*chosen("fielded", f'model.output="{output}"'))).chain
+    assert [tuple(spec.shape) for spec in chain.outputs] == [(32, 10)]
 
 
 def test_an_entry_of_one_tensor_is_refused():

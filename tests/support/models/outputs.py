@@ -1,5 +1,7 @@
 """Models that return several things by name, one of which is trained on."""
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
 
@@ -49,6 +51,26 @@ class Paired(Named):
         """A tuple of two."""
         scores = super().forward(inputs)["logits"]
         return scores, None if targets is None else nn.functional.cross_entropy(scores, targets)
+
+
+class Scored(NamedTuple):
+    """Scores and the hidden state, each by its name."""
+
+    hidden: Tensor
+    logits: Tensor
+
+
+class Fielded(Named):
+    """The same in a named tuple."""
+
+    def forward(self, inputs: Tensor) -> Scored:
+        """A named tuple of two."""
+        return Scored(**super().forward(inputs))
+
+
+def fielded() -> nn.Module:
+    """One that returns a named tuple."""
+    return Fielded()
 
 
 def paired() -> nn.Module:
