@@ -118,7 +118,7 @@ class PlacedBlocks:
     ) -> tuple[BatchLoss, Gradients]:
         """The stage that ends with the model: forward, loss and backward in one graph; see `loss` and `backward`.
 
-        The blocks' gradients stay where they are, for `update` or `take_gradients`.
+        The blocks' gradients stay where they are, for `update` or `HeldBlocks.take_gradients`.
         """
         (stage, _, input_gradient), labels = self._stages[tile], tuple(map(widened, labels))
         graph = stage.forward(step, inputs, input_gradient=input_gradient)
@@ -131,10 +131,6 @@ class PlacedBlocks:
         if input_gradient:
             self._notice(at_inputs)
         return computed.read(), at_inputs
-
-    def take_gradients(self, tile: Tile) -> dict[int, BlockGradients]:
-        """Take the gradients that `learn` has left in the blocks of a stage."""
-        return self.held.take_gradients(tile.blocks)
 
     def loss(
         self,

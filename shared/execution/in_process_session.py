@@ -18,11 +18,11 @@ from shared.execution.blocks import Method, PlacedBlocks
 from shared.execution.counted_batches import Batch, CountedBatch, WaitingBatches, counted, uncounted
 from shared.execution.feedback import Feedback, decoded
 from shared.execution.model_facts import facts_of
-from shared.execution.pieces import rows_of
 from shared.execution.residuals import Residuals
 from shared.execution.shared_blocks import BlockPart, CodedWeights, weights_layout
 from shared.execution.step_in_flight import Load, Parcel
 from shared.execution.step_scheduler import StepScheduler, Work
+from shared.execution.step_tensors import rows_of
 from shared.model.chain import Chain
 from shared.model.inputs import Inputs, features_of_inputs
 from shared.placement import (

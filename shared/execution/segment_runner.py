@@ -11,11 +11,10 @@ from torch import Tensor
 
 from shared.execution.blocks import PlacedBlocks
 from shared.execution.crossing_types import CrossingTypes
-from shared.execution.pieces import Piece, gathered, rows_within
 from shared.execution.planned_segments import Learn, PlannedSegment, Sends, Updates
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart
 from shared.execution.step_in_flight import Load, Parcel, StepInFlight
-from shared.execution.step_tensors import StepTensors
+from shared.execution.step_tensors import Piece, StepTensors, gathered, rows_within
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import (
     GROUP,
@@ -79,7 +78,7 @@ class SegmentRunner:
                 case Learn(stage, updates_follow) if rows := self._rows(stage.rows, state):
                     self._learn(state, stage, rows)
                     if not updates_follow:
-                        _keep(state, self._blocks.take_gradients(stage))
+                        _keep(state, self._blocks.held.take_gradients(stage.blocks))
                 case Forward(stage) if rows := self._rows(stage.rows, state):
                     inputs = state.tensors.inputs(stage, rows)
                     outputs = (
@@ -232,7 +231,7 @@ class SegmentRunner:
         rows = self._rows(crossing.rows, state)
         match crossing.cargo:
             case Cargo.FEATURE if rows is not None:
-                feature = state.tensors.sent_feature(crossing, rows)
+                feature = state.tensors.feature(crossing.index, rows, crossing.slots)
                 return self._typed(feature, crossing) if self._types_may_differ else feature
             case Cargo.FEATURE:
                 # Something goes in every step, so that every worker knows of it: of a part without samples, an empty tensor.

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from shared.codec import Encoded
-from shared.execution.pieces import Piece
 from shared.execution.shared_blocks import BlockPart, CodedWeights
-from shared.execution.step_tensors import StepTensors
+from shared.execution.step_tensors import Piece, StepTensors
 from shared.model.features import Slots
 from shared.placement import BlockSlice, Cargo, Crossing
 from shared.training.clipping import BlockNorms

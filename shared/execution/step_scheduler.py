@@ -258,17 +258,14 @@ class StepScheduler:
 
     def _may_run(self, state: StepInFlight, number: int) -> bool:
         """Tell whether other steps let a segment run, of a step that has begun and for which all is there."""
-        if state.step > self._window.done and number not in self._steps[state.step - 1].done:
+        window, behind = self._window, self._segments[number].behind
+        if state.step > window.done and number not in self._steps[state.step - 1].done:
             return False  # each segment does its steps in their order
-        behind = self._segments[number].behind
-        return not behind or self._are_new_enough(state.step, behind)
-
-    def _are_new_enough(self, step: int, behind: tuple[int, ...]) -> bool:
-        """Tell whether the weights of now are those that a forward of a step may use, or newer ones."""
-        before = max(step - self._window.ahead - 1, self._first - 1)
-        if before == self._window.done:
-            return self._steps[before].done.issuperset(behind)
-        return before < self._window.done
+        if not behind:
+            return True
+        # The weights of now must be those that a forward of this step may use, or newer ones.
+        before = max(state.step - window.ahead - 1, self._first - 1)
+        return self._steps[before].done.issuperset(behind) if before == window.done else before < window.done
 
 
 def _followers(whole: tuple[PlannedSegment, ...]) -> list[list[int]]:

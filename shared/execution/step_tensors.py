@@ -1,19 +1,26 @@
 """The tensors that one worker has of one step, and their error gradients: what stages read and make, what comes, what goes.
 
-A tensor is kept once, whatever the number of its readers. Its error gradient is the sum of what its readers answer, the last
-one first, as autograd adds them.
+They are here in pieces, each of some rows: some computed here, some from others. A tensor is kept once, whatever the number of
+its readers. Its error gradient is the sum of what its readers answer, the last one first, as autograd adds them.
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from shared.execution.pieces import Piece, gathered, joined, rows_within
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import Crossing, ModelFacts, Rows, Tile
+
+
+class Piece(NamedTuple):
+    """Some rows; None of an error gradient where there is none."""
+
+    rows: Rows
+    tensor: Tensor | None
 
 
 class _Gradient(NamedTuple):
@@ -53,13 +60,21 @@ class StepTensors:
         """
         self._gradients[self._model.features[feature][slot]].append(_Gradient(feature, at, piece))
 
+    def feature(self, feature: int, rows: Rows, slots: Collection[int]) -> Slots:
+        """Return some slots of a feature; None for the others."""
+        values = self._model.features[feature]
+        found: list[Tensor | None] = []
+        for slot, value in enumerate(values):
+            found.append(gathered(self._values[value], rows) if slot in slots else None)
+        return tuple(found)
+
     def inputs(self, stage: Tile, rows: Rows) -> Slots:
         """Return what a stage reads, slot by slot; None for what it does not."""
-        return self._feature(stage.first, rows, self._model.read_slots(stage.first, stage.stop))
+        return self.feature(stage.first, rows, self._model.read_slots(stage.first, stage.stop))
 
     def outputs(self, rows: Rows) -> Features:
         """Return the output of the model."""
-        return features_of(self._feature(len(self._model.blocks), rows, range(len(self._model.features[-1]))))
+        return features_of(self.feature(len(self._model.blocks), rows, range(len(self._model.features[-1]))))
 
     def at_outputs(self, stage: Tile, rows: Rows) -> Gradients:
         """Return the error gradients that come back to a stage at its outputs; see `ModelFacts.answered_slots`."""
@@ -69,10 +84,6 @@ class StepTensors:
             taken = [each for each in self._gradients[value] if each.at == stage.stop] if slot in answered else []
             found.append(_summed(taken, rows) if taken else None)
         return tuple(found)
-
-    def sent_feature(self, crossing: Crossing, rows: Rows) -> Slots:
-        """Return what crosses of a feature, slot by slot."""
-        return self._feature(crossing.index, rows, crossing.slots)
 
     def sent_gradient(self, crossing: Crossing, rows: Rows) -> Gradients:
         """Return the error gradients that cross: those of the stage that begins with this block."""
@@ -92,13 +103,6 @@ class StepTensors:
             self._values.pop(value, None)
         for value in gradients:
             self._gradients.pop(value, None)
-
-    def _feature(self, feature: int, rows: Rows, slots: Collection[int]) -> Slots:
-        values = self._model.features[feature]
-        found: list[Tensor | None] = []
-        for slot, value in enumerate(values):
-            found.append(gathered(self._values[value], rows) if slot in slots else None)
-        return tuple(found)
 
 
 def _summed(answers: list[_Gradient], rows: Rows) -> Tensor | None:
@@ -123,3 +127,54 @@ def _added(pieces: list[Piece]) -> Tensor | None:
         if piece.tensor is not None:
             total = piece.tensor if total is None else total + piece.tensor.to(total.device)
     return total
+
+
+def gathered(pieces: Sequence[Piece], rows: Rows) -> Tensor | None:
+    """Join these rows of pieces that hold each, in the order of the samples; a row that two have is taken from the first.
+
+    A single piece is not copied. If some rows have an error gradient and others have none, theirs is zero.
+    """
+    if len(pieces) == 1 and pieces[0].rows == rows:
+        return pieces[0].tensor
+    parts, begin = [], rows.begin
+    for piece in sorted(pieces, key=lambda piece: piece.rows.begin):
+        if (both := piece.rows.overlap(Rows(begin, rows.end))) is not None:
+            parts.append(rows_within(piece, both))
+            begin = both.end
+    assert sum(part.rows.count for part in parts) == rows.count, "the program brings every row"
+    return joined(parts)
+
+
+def rows_within(piece: Piece, rows: Rows) -> Piece:
+    """Cut these rows out of a piece that has them."""
+    if piece.rows == rows or piece.tensor is None:
+        return Piece(rows, piece.tensor)
+    here = Rows(rows.begin - piece.rows.begin, rows.end - piece.rows.begin)
+    return Piece(rows, rows_of(piece.tensor, here))
+
+
+def joined(parts: Sequence[Piece]) -> Tensor | None:
+    """Join parts, which are in the order of their samples."""
+    if len(parts) == 1:
+        return parts[0].tensor
+    known = next((part.tensor for part in parts if part.tensor is not None), None)
+    if known is None:
+        return None
+    # What has come is in this machine's memory, and what was computed here may be on a GPU.
+    return torch.cat(
+        [
+            known.new_zeros((part.rows.count, *known.shape[1:]))
+            if part.tensor is None
+            else part.tensor.to(known.device)
+            for part in parts
+        ]
+    )
+
+
+def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
+    """Return some samples of a tensor that begins with sample 0.
+
+    A part is a copy: alignment chooses kernels and kernels choose bits, and a tensor that another worker receives
+    begins at the start of its memory.
+    """
+    return tensor if rows == Rows(0, len(tensor)) else tensor[rows.begin : rows.end].clone()
