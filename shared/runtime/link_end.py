@@ -17,7 +17,7 @@ from shared.placement import ArrivalJudge, Cargo, Crossing, Program, Receive, Se
 from shared.runtime.channel import Channel
 from shared.runtime.load_queue import LoadQueue
 from shared.runtime.outbox import Outbox
-from shared.runtime.report_relay import ReportRelay
+from shared.runtime.reports import ReportRelay
 from shared.tensor_wire import to_wire
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor

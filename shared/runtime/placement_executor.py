@@ -22,7 +22,7 @@ from shared.runtime.forms import Forms
 from shared.runtime.link_end import LinkEnd, LinkStream
 from shared.runtime.load_queue import LoadQueue
 from shared.runtime.order import ComputedOrder
-from shared.runtime.report_relay import ReportRelay
+from shared.runtime.reports import ReportRelay
 from shared.runtime.step_record import StepRecord
 from shared.training.losses import BatchLoss
 from shared.training.step_log import StepLog

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from edge_agent.training.step_aggregator import StepAggregator
 from shared.events import Events
 from shared.placement import AGENT, StepPlan, Window
-from shared.runtime.report_relay import ReportRelay
+from shared.runtime.reports import ReportRelay
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 from tests.unit.shared.runtime.test_reports_heard import BLOCKS, MODEL_FACTS_OF_A_STILL_END, placed
 
