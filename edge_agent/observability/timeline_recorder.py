@@ -11,7 +11,7 @@ from shared.events.worker import Computed, Delivered, LoadEncoded, Received, Wor
 from shared.placement import AGENT, Placement, held_blocks, loss_rows, stages
 from shared.transport.stream.duplex import Duplex
 from shared.transport.stream.framing import TensorKey, role_name
-from shared.transport.stream.peer_clock import DRIFT, PeerClock
+from shared.transport.stream.link_estimate import DRIFT, PeerClock
 from shared.wire.isthmus.v1.tensor_pb2 import Role
 
 

@@ -1,12 +1,11 @@
 """Codecs turn tensors into bytes and back. Error feedback corrects a gradient for the loss of a codec."""
 
-from shared.codec.base import Codec, Encoded
+from shared.codec.base import Codec, Encoded, codec_by_name
 from shared.codec.buffers import aligned_buffer
-from shared.codec.by_name import codec_by_name
 from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
 from shared.codec.floating import row_of_bytes
 from shared.codec.layout import check_layout, most_span_bytes
-from shared.codec.noise import seed_stochastic_rounding
+from shared.codec.quantize import seed_stochastic_rounding
 
 __all__ = [
     "Codec",

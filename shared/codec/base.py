@@ -1,4 +1,4 @@
-"""The interface of a codec: a tensor in, bytes and a description out, and back.
+"""The interface of a codec: a tensor in, bytes and a description out, and back; and the codec of each name, one object each.
 
 Knows nothing of the wire: the sender of an `Encoded` writes its fields into a frame and its payload behind it.
 """
@@ -6,12 +6,14 @@ Knows nothing of the wire: the sender of an `Encoded` writes its fields into a f
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from shared.registry import CodecSpec
+from shared.registry import CodecSpec, codec_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,11 @@ class Codec(ABC):
         Exact: a receiver refuses a payload of any other size before it takes memory for it. A dimension of stride 0 is
         sent once, so the caller names its size as 1 to learn the bytes of such a tensor.
         """
+
+
+@cache
+def codec_by_name(name: str) -> Codec:
+    """The codec of that name. ConfigError that says which names there are."""
+    spec = codec_spec(name)
+    codec: Codec = resolve_name(spec.implementation)(spec)
+    return codec

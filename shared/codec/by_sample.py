@@ -6,8 +6,7 @@ The payload is that of each sample, one behind the other. All have one size, bec
 import torch
 from torch import Tensor
 
-from shared.codec.base import Codec, Encoded
-from shared.codec.by_name import codec_by_name
+from shared.codec.base import Codec, Encoded, codec_by_name
 from shared.codec.layout import contiguous_strides
 from shared.codec.payload import check_bytes, check_claim
 from shared.errors import ProtocolError

@@ -10,9 +10,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from shared.codec.base import Codec, Encoded
+from shared.codec.base import Codec, Encoded, codec_by_name
 from shared.codec.buffers import memory_of, tensor_over
-from shared.codec.by_name import codec_by_name
 from shared.codec.layout import contiguous_strides
 from shared.codec.payload import check_bytes, check_claim, check_is_float
 from shared.errors import ProtocolError

@@ -14,8 +14,9 @@ the low bits: adding and truncating is several times faster than rounding and co
 """
 
 import math
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from shared.codec.buffers import scratch
-from shared.codec.noise import add_noise
 
 Floats = NDArray[np.float32]
 
@@ -38,6 +38,12 @@ _LONG_ROW = 1024
 """Samples of few elements are taken together until a row has about this many."""
 _LEAST_RANGE, _LARGEST_VALUE = 2.0**-100, 2.0**125
 """Within these float32 neither overflows nor loses small numbers; beyond them the same is computed in float64."""
+_random = threading.local()
+
+
+def seed_stochastic_rounding(seed: int) -> None:
+    """Let the calling thread's stochastic rounding follow from `seed`; otherwise it differs from run to run."""
+    _generator().manual_seed(seed)
 
 
 def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> tuple[Floats, Floats]:
@@ -54,7 +60,7 @@ def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> 
         low, inverse = _in_float64(low_C, _inverse(low_C, high_C, levels))
         exact_OCI = (values_OCI.double() - low) * inverse
         if noise:
-            add_noise(exact_OCI, bits)
+            _add_noise(exact_OCI, bits)
         out_OCI.copy_(exact_OCI.round_().clamp_(0, levels).nan_to_num_(0.0).int())  # NaN has no integer
     elif len(low_C) == 1 and not noise:
         _quantize_one_group(values_OCI.view(-1), low_C.item(), high_C.item(), levels, out_OCI.view(-1))
@@ -66,7 +72,7 @@ def quantize(values_OCI: Tensor, bits: int, out_OCI: Tensor, *, noise: bool) -> 
             if not from_zero:
                 values = torch.sub(values, low, out=work)
             if noise:
-                add_noise(torch.mul(values, inverse, out=work), bits)
+                _add_noise(torch.mul(values, inverse, out=work), bits)
                 work.clamp_(0, levels).add_(_MAGIC)
             elif values.shape[2] == 1:
                 torch.addcmul(_MAGIC, values, inverse, out=work)
@@ -218,3 +224,24 @@ def _samples_together(outer: int, channels: int, inner: int) -> int:
         return 0
     wanted = max(1, _LONG_ROW // (channels * inner))
     return math.gcd(outer, 1 << (wanted.bit_length() - 1))
+
+
+def _add_noise(levels: Tensor, bits: int) -> None:
+    """Add random numbers, uniform in (-1/2, 1/2), so that rounding then goes up as often as the fraction says.
+
+    They are odd multiples of a step that float32 still resolves at the highest level, so that a value on a level is not
+    moved off it. Several come from one draw of the generator, which is by far the slowest part.
+    """
+    small, ones = (torch.int16, 0x0001_0001_0001_0001) if bits <= 8 else (torch.int8, 0x0101_0101_0101_0101)
+    draws = scratch.take("draws", -(-levels.numel() * small.itemsize // 8), torch.int64)
+    draws.random_(-(2**63), None, generator=_generator()).bitwise_or_(ones)
+    noise = scratch.take("noise", levels.numel(), torch.float32).copy_(draws.view(small)[: levels.numel()])
+    levels.add_(noise.view(levels.shape), alpha=2.0 ** (-8 * small.itemsize))
+
+
+def _generator() -> torch.Generator:
+    """This thread's own: torch's default one is seeded for a block's dropout while the codec's thread draws."""
+    if not hasattr(_random, "generator"):
+        _random.generator = torch.Generator()
+        _random.generator.seed()
+    return cast("torch.Generator", _random.generator)

@@ -288,17 +288,14 @@ class LinkEnd:
                     f"a message came from {self.peer!r} that is neither a frame, an ack, a step that is done nor a stop"
                 )
             for tensor in tensors:
-                await self._take_tensor(tensor)
-
-    async def _take_tensor(self, tensor: WireTensor) -> None:
-        channel = self._places[tensor.key[1:]]
-        parcel, raw_bytes, is_whole = channel.add(tensor)
-        self._emit(Received(self.peer, tensor, raw_bytes))
-        if is_whole:
-            load = await channel.decode(parcel)
-            # From here on without a pause: a lost stream has brought this or has not.
-            channel.end(parcel, load)
-            self._loads.put(parcel)
+                channel = self._places[tensor.key[1:]]
+                parcel, raw_bytes, is_whole = channel.add(tensor)
+                self._emit(Received(self.peer, tensor, raw_bytes))
+                if is_whole:
+                    load = await channel.decode(parcel)
+                    # From here on without a pause: a lost stream has brought this or has not.
+                    channel.end(parcel, load)
+                    self._loads.put(parcel)
 
 
 def _own_feature(operations: Program, peer: str) -> Crossing | None:

@@ -11,13 +11,11 @@ from contextlib import suppress
 from typing import Generic, Literal, Protocol, TypeVar
 
 from shared.errors import ProtocolError
-from shared.transport.stream.credits import ReceiveLedger, SendCredits
+from shared.transport.stream.credits import LEAST_CHUNK_BYTES, LONGEST_CHUNK, ReceiveLedger, SendCredits, allowance
 from shared.transport.stream.framing import Assembler, WireTensor, messages, payloads
-from shared.transport.stream.link_estimate import LinkEstimate
+from shared.transport.stream.link_estimate import LinkEstimate, PeerClock
 from shared.transport.stream.packets import Packet, PacketChannel, undamaged
-from shared.transport.stream.peer_clock import PeerClock
 from shared.transport.stream.reminder import Reminder
-from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LONGEST_CHUNK, allowance
 from shared.wire.isthmus.v1.tensor_pb2 import Ack, Frame
 
 ACK_DELAY_SECONDS = 0.2

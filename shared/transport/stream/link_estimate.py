@@ -1,4 +1,4 @@
-"""The estimate of a link: all that the sender of a stream learns of it from acks.
+"""The estimate of a link: all that the sender of a stream learns of it, and of the peer's clock, from acks.
 
 Knows nothing of gRPC; the caller brings the clocks.
 """
@@ -27,6 +27,9 @@ USUAL = 16
 """Number of latest chunks whose median is the usual time of an ack besides the chunk's own. A weak device is always late."""
 MEASURED_AGAIN_SECONDS = 30.0
 """A link is measured so often, whether it shows a reason or not."""
+
+DRIFT = 100e-6
+"""Seconds by which two clocks may drift apart in a second: quartz keeps to a tenth of it, a hot or cheap one does not."""
 
 
 class RoundTrip:
@@ -87,6 +90,30 @@ class Suspicion:
         self._besides_seconds.append(besides)
         is_late = ack_seconds > LATE_SECONDS + LATE_TIMES * (max(usual, 0.0) + carried_seconds)
         self._late = self._late + 1 if is_late else 0
+
+
+class PeerClock:
+    """Keeps the offset between the clocks that is known best now.
+
+    Half of an exchange's round trip bounds the error of the offset that it shows. An old offset may be wrong by the drift since
+    then, too, and gives way to a slower exchange that is recent.
+    """
+
+    def __init__(self) -> None:
+        self._error_seconds = float("inf")
+        self._observed_seconds = 0.0
+        self._offset_seconds = 0.0
+
+    def observe(self, sent_seconds: float, answered_seconds: float, peer_nanoseconds: int) -> None:
+        """Learn from an exchange: we sent, the peer noted the arrival, the answer came. Our times are of time.monotonic."""
+        error = (answered_seconds - sent_seconds) / 2
+        if error < self._error_seconds + DRIFT * (answered_seconds - self._observed_seconds):
+            self._error_seconds, self._observed_seconds = error, answered_seconds
+            self._offset_seconds = peer_nanoseconds / 1e9 - (sent_seconds + answered_seconds) / 2
+
+    def to_local(self, peer_nanoseconds: int) -> float:
+        """A moment of the peer's clock as time.monotonic would have shown it here."""
+        return peer_nanoseconds / 1e9 - self._offset_seconds
 
 
 class LinkEstimate:

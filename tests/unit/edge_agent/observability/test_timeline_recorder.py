@@ -16,7 +16,7 @@ from shared.events import Events
 from shared.events.worker import Computed, Delivered, LoadEncoded, Received, WorkerDone
 from shared.placement import AGENT, Deployment, Link, Placement, Rows, Source, Tile
 from shared.transport.stream.framing import TensorKey, WireTensor
-from shared.transport.stream.peer_clock import PeerClock
+from shared.transport.stream.link_estimate import PeerClock
 from shared.wire.isthmus.v1.link_pb2 import LinkRate, StepDone
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shared.transport.stream.credits import LONGEST_PAUSE_SECONDS
+from shared.transport.stream.credits import CHUNK_SECONDS, LONGEST_PAUSE_SECONDS
 from shared.transport.stream.duplex import LEAST_CHUNKS_OF_A_TENSOR, Duplex
 from shared.transport.stream.framing import TensorKey, WireTensor
 from shared.transport.stream.link_estimate import MEASURED_AGAIN_SECONDS
-from shared.transport.stream.sending import CHUNK_SECONDS
 from shared.wire.isthmus.v1.tensor_pb2 import Role, TensorHeader
 from tests.support.examples import examples
 from tests.support.virtual import Wire, cloud_end, edge_end, run_virtually

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.transport.stream.peer_clock import DRIFT, PeerClock
+from shared.transport.stream.link_estimate import DRIFT, PeerClock
 
 OFFSETS = st.floats(-1e6, 1e6)
 """Clock differences of two machines that were started weeks apart."""

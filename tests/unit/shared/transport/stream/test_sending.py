@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.transport.stream.credits import LEAST_CHUNK_BYTES, LEAST_GAIN, MOST_GAIN, QUEUE_SECONDS, allowance
 from shared.transport.stream.link_rate import LinkRate
-from shared.transport.stream.sending import LEAST_CHUNK_BYTES, LEAST_GAIN, MOST_GAIN, QUEUE_SECONDS, allowance
 
 RATES = st.floats(2, 10).map(lambda exponent: 10**exponent)
 MIB = 1 << 20
