@@ -1,5 +1,6 @@
-"""The links between trainers: the check that they can be dialled, which comes before their use, and the dialling."""
+"""The links between trainers: the check that they can be dialled, which comes before their use, the dialling, and the watch."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -9,6 +10,9 @@ from shared.concurrency.tasks import gathered
 from shared.errors import IsthmusError, ProtocolError, RefusedError, UnreachableError
 from shared.placement import AGENT, Link, PlacementPlan
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
+
+EVERY_SECONDS = 10.0
+"""Interval of questions to the trainers while no step is done."""
 
 
 def links_between(plan: PlacementPlan) -> set[Link]:
@@ -61,3 +65,43 @@ async def dial_peers(session: OpenSession, tickets: Tickets, evaluation: int = 0
                 raise ProtocolError(f"trainer {link.listener!r} gave no ticket for {link.dialer!r}, which dials it")
             peers[link.dialer].append(members[link.listener].peer(ticket))
     await gathered(*(members[dialer].dial(several, evaluation) for dialer, several in peers.items()))
+
+
+class LinkWatch:
+    """The watch over links that stay down although both trainers answer: no other process would report them.
+
+    It is over those of one session, for the time of one task. Used on the event loop.
+    """
+
+    def __init__(self, session: OpenSession) -> None:
+        self._session = session
+        self._down_since: dict[Link, float] = {}
+        """Time at which a link was first found down, by time.monotonic."""
+        self._asked_seconds = time.monotonic()
+
+    async def look(self, *, is_missed: bool) -> tuple[float, str] | None:
+        """Return the seconds of the link that has been down for longest, if one is, and a sentence that names both trainers.
+
+        The seconds are those since it was found down, without a step. is_missed: True if expected steps are not done; only
+        then are trainers asked.
+        """
+        now_seconds = time.monotonic()
+        if not is_missed:
+            self._down_since.clear()
+            self._asked_seconds = now_seconds
+        if now_seconds - self._asked_seconds < EVERY_SECONDS:
+            return None
+        self._asked_seconds = now_seconds
+        session = self._session
+        wanted = links_between(session.state.plan)
+        try:
+            workers = {worker for link in wanted for worker in link}
+            await gathered(*(session.members[worker].client.check_serving() for worker in workers))
+            missing = await missing_links(session, wanted)
+        except (IsthmusError, KeyError):  # A trainer is away, or left out: its absence has to end first.
+            missing = {}
+        self._down_since = {link: self._down_since.get(link, now_seconds) for link in missing}
+        if not self._down_since:
+            return None
+        link, since = min(self._down_since.items(), key=lambda one: one[1])
+        return now_seconds - since, str(missing[link])

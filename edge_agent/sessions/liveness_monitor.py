@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from edge_agent.coordinator import Action, RunEvent, StepHeldUp, StoodInFor, TrainerSilent, TrainersParted
-from edge_agent.sessions.link_watch import LinkWatch
+from edge_agent.sessions.links_between import LinkWatch
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.silence import Silence
 from edge_agent.sessions.stand_ins import find_stand_in
@@ -121,8 +121,10 @@ class LivenessMonitor:
                 self._session.members.note_progress()
                 self._silence.forget()
             down = await links.look(is_missed=not (progressed or self._may_rest()))
-            if down is not None and self._session.coordinator.answer(TrainersParted(down.seconds)) is Action.END:
-                raise UnreachableError(f"{down.reason}; no step was done for {down.seconds:.0f} s")
+            if down is not None:
+                seconds, reason = down
+                if self._session.coordinator.answer(TrainersParted(seconds)) is Action.END:
+                    raise UnreachableError(f"{reason}; no step was done for {seconds:.0f} s")
             away = await self._stalled_by(await steps.look())
             is_quiet = time.monotonic() - progressed_seconds >= QUIET_SECONDS
             if not progressed and (is_quiet or self._session.retry.reasons):

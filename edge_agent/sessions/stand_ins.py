@@ -1,25 +1,51 @@
-"""Stand-ins: a worker without a state that stays away is opened under its name at another trainer, and nobody goes back.
+"""Trainers that take over what another one has: each is asked whether it serves, has room and allows the model.
 
-The placement stays as it is until the next boundary. What a trainer may have is judged as in a handover to it.
+A stand-in does so at once: a worker without a state that stays away is opened under its name there, and nobody goes back. The
+placement stays as it is until the next boundary. What a trainer may have is judged as in a handover to it.
 """
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 import structlog
 
 from edge_agent.sessions.admission import release_stand_ins
+from edge_agent.sessions.joining import OTHERS_SECONDS
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.messages import abandon_at
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.silence import Silence
-from edge_agent.sessions.successors import successors
 from edge_agent.sessions.trainer_worker import TrainerWorker
 from shared.client.trainer import TrainerClient
 from shared.errors import IsthmusError
 from shared.placement import held_blocks
 
 _log = structlog.get_logger(__name__)
+
+
+async def successors(session: OpenSession, names: Iterable[str]) -> AsyncGenerator[str]:
+    """Give those of these configured trainers that would take over now, the best first. All are asked at once."""
+    ranked = session.members.ranked(names)
+    asked = [asyncio.create_task(_would_take_over(session, name)) for name in ranked]
+    try:
+        for name, would in zip(ranked, asked, strict=True):
+            if await would:
+                yield name
+    finally:
+        for asking in asked:
+            asking.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def _would_take_over(session: OpenSession, name: str) -> bool:
+    try:
+        async with asyncio.timeout(OTHERS_SECONDS):
+            found = await session.members.client(name).probe(session.experiment.config.model.factory)
+    except (IsthmusError, TimeoutError):
+        return False
+    is_member = name in session.members
+    return not found.stopping and found.model_allowed and (is_member or found.free_sessions > 0)
 
 
 async def find_stand_in(session: OpenSession, name: str, silence: Silence) -> bool:

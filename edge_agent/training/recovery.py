@@ -21,8 +21,8 @@ from edge_agent.sessions.joining import JoinAnswers, clear_others, join, restore
 from edge_agent.sessions.links_between import links_between, missing_links
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.sessions.replicas import bring_replicas_by_any_way
+from edge_agent.sessions.stand_ins import successors
 from edge_agent.sessions.stored_session import StoredSession
-from edge_agent.sessions.successors import successors
 from edge_agent.sessions.worker_calls import Tickets, WorkerCalls, WorkerPosition
 from shared.concurrency.tasks import gathered
 from shared.errors import (

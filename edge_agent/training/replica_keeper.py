@@ -11,7 +11,7 @@ from edge_agent.experiment.experiment import trainers_with_blocks
 from edge_agent.sessions.admission import admit
 from edge_agent.sessions.links_between import missing_links
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.successors import successors
+from edge_agent.sessions.stand_ins import successors
 from shared.errors import IsthmusError
 from shared.placement import Link, Placement
 

@@ -8,7 +8,7 @@ import structlog
 from edge_agent.coordinator import Action, TrainerStopping
 from edge_agent.experiment.experiment import trainers_with_blocks
 from edge_agent.sessions.open_session import OpenSession
-from edge_agent.sessions.successors import successors
+from edge_agent.sessions.stand_ins import successors
 from edge_agent.training.choosers import Chooser
 from edge_agent.training.deployer import Deployer
 from edge_agent.training.step_boundary import StepBoundary

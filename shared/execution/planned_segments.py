@@ -63,13 +63,6 @@ Sends = tuple[tuple[Crossing, int], ...]
 """Crossings that leave, each with its place among all that the worker sends in a step."""
 
 
-class UsedUp(NamedTuple):
-    """The tensors and the error gradients that may go after a segment: places in `ModelFacts.values`."""
-
-    values: tuple[int, ...]
-    gradients: tuple[int, ...]
-
-
 def planned(segments: tuple[Program, ...], model: ModelFacts, places: Iterator[int]) -> tuple[PlannedSegment, ...]:
     """The same segments, of a program for this model. places: of what they send."""
     order = Order.of(segments)
@@ -92,12 +85,15 @@ def placed(crossings: Iterable[Crossing], places: Iterator[int]) -> Sends:
     return tuple(zip(crossings, places, strict=False))
 
 
-def used_up(segments: tuple[Program, ...], model: ModelFacts) -> tuple[UsedUp, ...]:
-    """By segment, what it needs last of all, and what it comes to have and none needs."""
+def used_up(segments: tuple[Program, ...], model: ModelFacts) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """By segment, what it needs last of all, and what it comes to have and none needs: tensors, and error gradients.
+
+    Both are places in `ModelFacts.values`.
+    """
     values, gradients = (
         _ending(segments, model, *each) for each in ((_values_of, _values_at), (_gradients_of, _gradients_at))
     )
-    return tuple(map(UsedUp, values, gradients))
+    return tuple(zip(values, gradients, strict=True))
 
 
 _Places = Callable[[Operation, ModelFacts], Sequence[int]]

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from shared.bounds import is_step
@@ -34,15 +33,6 @@ class Threads(NamedTuple):
 
     compute: Runner
     codecs: Runner
-
-
-@dataclass(slots=True)
-class _Cost:
-    """The time that this worker has computed for a step."""
-
-    started_seconds: float
-    """By time.monotonic."""
-    seconds: float = 0.0
 
 
 class PlacementExecutor:
@@ -103,7 +93,8 @@ class PlacementExecutor:
         """Places of the weights of slices that come from the group."""
         self._pieces = 0
         """Pieces of work that were computed."""
-        self._costs: dict[int, _Cost] = {}
+        self._costs: dict[int, tuple[float, float]] = {}
+        """By step, when this worker began to compute for it, by time.monotonic, and for how long it has."""
         self._order = ComputedOrder(len(scheduler.needs))
         self._task: asyncio.Task[None] | None = None
 
@@ -246,9 +237,9 @@ class PlacementExecutor:
         self._loads.note_used(result.step, result.segment)
         if result.step >= self.window.first:
             self._order.note(result.segment)
-        seconds = result.ended_seconds - result.started_seconds
-        self._costs.setdefault(result.step, _Cost(result.started_seconds)).seconds += seconds
         began, ended = result.started_seconds, result.ended_seconds
+        started, seconds = self._costs.get(result.step, (began, 0.0))
+        self._costs[result.step] = started, seconds + (ended - began)
         self._emit(events.Computed(result.step, result.segment, result.what, began, ended, result.loss))
         if result.outgoing:
             self._send(result.outgoing)
@@ -266,15 +257,15 @@ class PlacementExecutor:
 
     def _end_step(self, step: int, loss: BatchLoss | None, staleness: int) -> None:
         cost = self._costs.pop(step, None)
-        seconds = 0.0 if cost is None else cost.seconds
+        seconds = 0.0 if cost is None else cost[1]
         self._emit(events.StepComputed(step, seconds, staleness if self._learns else None))
         done = StepDone(worker=self.worker, step=step, no_gradient=self._blocks.passes_no_gradient)
         for end in self.ends.values():
             done.links_lost += end.times_lost
         done.order.extend(self._order.take())
         if cost is not None:
-            done.compute_seconds = cost.seconds
-            done.compute_start_nanoseconds = int(cost.started_seconds * 1e9)
+            done.compute_seconds = seconds
+            done.compute_start_nanoseconds = int(cost[0] * 1e9)
         if loss is not None:
             done.loss, done.samples = loss.loss, loss.samples
             if loss.correct is not None:

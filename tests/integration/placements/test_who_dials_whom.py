@@ -112,7 +112,7 @@ async def test_a_link_that_cannot_come_up_ends_the_run_before_its_first_step_and
 async def test_a_link_that_stays_down_ends_the_run_in_the_end_and_says_whose_it_is(two_trainers, monkeypatch):
     flags, firewall, far = two_trainers
     monkeypatch.setattr("edge_agent.sessions.liveness_monitor.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("edge_agent.sessions.link_watch.EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("edge_agent.sessions.links_between.EVERY_SECONDS", 0.1)
     monkeypatch.setattr("edge_agent.coordinator.table.PARTED_SECONDS", 1.0)
 
     def progressed(progress):
@@ -130,7 +130,7 @@ async def test_a_link_that_stays_down_ends_the_run_in_the_end_and_says_whose_it_
 async def test_a_link_that_is_down_for_a_while_costs_no_step(two_trainers, monkeypatch, expected):
     flags, firewall, far = two_trainers
     monkeypatch.setattr("edge_agent.sessions.liveness_monitor.LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("edge_agent.sessions.link_watch.EVERY_SECONDS", 0.1)
+    monkeypatch.setattr("edge_agent.sessions.links_between.EVERY_SECONDS", 0.1)
 
     def progressed(progress):
         if progress.steps == STEPS // 4 and not firewall.is_set():

@@ -181,10 +181,10 @@ def test_a_tensor_is_kept_until_the_last_segment_that_needs_it(data):
     for worker in WORKERS:
         _, rest = segments(plan.program(worker))
         gone = {Cargo.FEATURE: set(), Cargo.ERROR_GRADIENT: set()}
-        for segment, ending in zip(rest, used_up(rest, model), strict=True):
+        for segment, (values_used, gradients_used) in zip(rest, used_up(rest, model), strict=True):
             for one in segment:
                 if isinstance(one, Send) and one.crossing.cargo in gone:
                     values = [model.features[one.crossing.index][slot] for slot in one.crossing.slots]
                     assert gone[one.crossing.cargo].isdisjoint(values)
-            gone[Cargo.FEATURE].update(ending.values)
-            gone[Cargo.ERROR_GRADIENT].update(ending.gradients)
+            gone[Cargo.FEATURE].update(values_used)
+            gone[Cargo.ERROR_GRADIENT].update(gradients_used)
