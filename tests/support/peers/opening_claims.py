@@ -62,7 +62,11 @@ OPENINGS = [
     Claim(
         "OpenSession",
         "an optimizer that nobody has allowed",
-        _opening(recipe_json=recipe_but(optimizer={"name": "subprocess:Popen", "kwargs": {"args": "true"}})),
+        _opening(
+            recipe_json=recipe_but(
+                optimizer={"name": "subprocess:Popen", "learning_rate": 0.1, "kwargs": {"args": "true"}}
+            )
+        ),
     ),
     Claim("OpenSession", "names of a million blocks", _opening(block_names=["block"] * 1_000_000)),
     Claim(
