@@ -19,17 +19,14 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import BlockReceiver, send_block, send_stored_block
 from cloud_trainer.rpc.link_rpc import LinkRpc
 from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered, named_checkpoint
-from cloud_trainer.rpc.probing import Probing
 from cloud_trainer.rpc.relays import Relays
 from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import TrainerShutdown
 from cloud_trainer.sessions.building import check_request, run_of
-from cloud_trainer.sessions.busy_share import BusyShare
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.measuring import measured_step
 from cloud_trainer.sessions.other_parts import OtherParts
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
@@ -41,8 +38,7 @@ from cloud_trainer.sessions.worker.figures import SessionStatistics
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
-from shared.model.build import check_run
-from shared.placement import GROUP
+from shared.factory import is_allowed
 from shared.runtime.placement_executor import Threads
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
@@ -110,7 +106,6 @@ class TrainerService:
         )
         self.offered_blocks = OfferedBlocks(self.sessions, self._store, self._threads, dialer)
         self.relays = Relays(dialer, config.peers.max_relays_per_subject)
-        self.probing = Probing(config, self.sessions, self._shutdown, BusyShare(lambda: self._threads.compute_seconds))
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown)
 
     @property
@@ -123,7 +118,6 @@ class TrainerService:
             self.copies,
             self.link_rpc,
             self.relays,
-            self.probing,
         )
 
     def control(self, stopping: asyncio.Event) -> TrainerControl:
@@ -164,6 +158,18 @@ class TrainerService:
         ended = self._threads.close(max(deadline - time.monotonic(), 0.0))
         self._store.close()
         return ended
+
+    async def probe(self, request: pb.ProbeRequest, _context: Context) -> pb.ProbeResponse:
+        """Tell an agent that may open a session what it would find here. Raises StatusError for another protocol version."""
+        check_version(request.protocol_version)
+        return pb.ProbeResponse(
+            stopping=self._shutdown.begun,
+            model_allowed=is_allowed(request.factory, self._config.models.allowed),
+            sessions=len(self.sessions),
+            free_sessions=self.sessions.free_for_caller,
+            session_bytes=self._config.server.max_session_bytes,
+            busy=self._threads.busy_share.of_last_seconds(),
+        )
 
     async def open_session(self, request: pb.OpenSessionRequest, _context: Context) -> pb.OpenSessionResponse:
         """Build a session at the agent's request."""
@@ -283,35 +289,6 @@ class TrainerService:
                     packets = send_stored_block(session, self._store, name, block, chunk_bytes)
                 async for packet in packets:
                     await context.write(packet)
-
-    async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
-        """Time some consecutive blocks."""
-        with self.sessions.using(request.session_id) as session, ExitStack() as copied:
-            check_run(request.first, request.stop, session.judge.chain)
-            copied.enter_context(session.memory.copying(range(request.first, request.stop), session.worker.uses))
-            lane = self._threads.compute_lane(session.id)
-            samples = request.samples if request.HasField("samples") else None
-            step = await lane.run(measured_step, session, request.first, request.stop, request.repeats, samples)
-            # One call each, so that others get their turn in between, and none is made for a caller that has gone.
-            steps = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
-        return pb.MeasureStageResponse(steps=[pb.StepSeconds(**seconds._asdict()) for seconds in steps])
-
-    async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:
-        """Report the progress of a session."""
-        with self.sessions.using(request.session_id) as session:
-            awaited = session.worker.executor.awaited
-            if GROUP in awaited and self._threads.is_held_up:
-                awaited = frozenset()  # the group's work is done on this thread, too
-            return pb.GetSessionResponse(
-                group=await self.groups.position(session),
-                next_step=session.worker.next_step,
-                attached=session.attachment.attached,
-                received_bytes=session.statistics.received_bytes,
-                sent_bytes=session.statistics.sent_bytes,
-                max_staleness=session.max_staleness,
-                awaited=sorted(awaited),
-                progress=session.worker.executor.progress,
-            )
 
     async def close_session(self, request: pb.CloseSessionRequest, _context: Context) -> pb.CloseSessionResponse:
         """End a session, and its training stream with it."""

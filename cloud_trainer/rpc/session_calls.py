@@ -1,7 +1,8 @@
 """The calls of an agent that has a session, but for its links."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from typing import TypeVar
 
 import grpc
@@ -13,18 +14,28 @@ from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.bounds import MOST_STEPS, MOST_WORKERS, is_session_id, is_step, is_term
 from shared.client.link_measurement import NotMeasuredError, measure_link
 from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError
+from shared.execution.failures import translate_failures
+from shared.model.build import check_run
+from shared.placement import GROUP
 from shared.telemetry.logs import bind_run
+from shared.training.measure import stage_step, untouched
+from shared.training.policies import policy_of_stage
+from shared.training.stage import lone_stage
+from shared.training.step_seconds import StepSeconds
 from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
+_MAX_REPEATS = 1000
+"""The most steps of one measurement."""
 
 
 class SessionCalls:
@@ -163,6 +174,72 @@ class SessionCalls:
                 grpc.StatusCode.ABORTED,
                 f"evaluation {evaluation.number} of session {session.id} was ended by another call",
             )
+
+    async def measure_stage(self, request: pb.MeasureStageRequest, _context: Context) -> pb.MeasureStageResponse:
+        """Time some consecutive blocks."""
+        with self._sessions.using(request.session_id) as session, ExitStack() as copied:
+            check_run(request.first, request.stop, session.judge.chain)
+            copied.enter_context(session.memory.copying(range(request.first, request.stop), session.worker.uses))
+            lane = self._threads.compute_lane(session.id)
+            samples = request.samples if request.HasField("samples") else None
+            step = await lane.run(_measured_step, session, request.first, request.stop, request.repeats, samples)
+            # One call each, so that others get their turn in between, and none is made for a caller that has gone.
+            steps = [await lane.run(step) for _ in range(request.repeats + 1)][1:]
+        return pb.MeasureStageResponse(steps=[pb.StepSeconds(**seconds._asdict()) for seconds in steps])
+
+    async def get_session(self, request: pb.GetSessionRequest, _context: Context) -> pb.GetSessionResponse:
+        """Report the progress of a session."""
+        with self._sessions.using(request.session_id) as session:
+            awaited = session.worker.executor.awaited
+            if GROUP in awaited and self._threads.is_held_up:
+                awaited = frozenset()  # the group's work is done on this thread, too
+            return pb.GetSessionResponse(
+                group=await self._groups.position(session),
+                next_step=session.worker.next_step,
+                attached=session.attachment.attached,
+                received_bytes=session.statistics.received_bytes,
+                sent_bytes=session.statistics.sent_bytes,
+                max_staleness=session.max_staleness,
+                awaited=sorted(awaited),
+                progress=session.worker.executor.progress,
+            )
+
+
+def _measured_step(
+    session: Session, first: int, stop: int, repeats: int, samples: int | None = None
+) -> Callable[[], StepSeconds]:
+    """Return a function that runs one step of blocks [first, stop) as a session does, and returns the step's seconds.
+
+    The function undoes its changes, and raises StatusError once the session trains. repeats: number of its calls. samples: of
+    a step; those of a whole batch, where it is left out. Raises ModelError for blocks out of range, ProtocolError for too many
+    repeats or samples, and StatusError.
+    """
+    session.check_untrained()
+    held, placement = session.blocks.held, session.worker.placement
+    chain, device = held.chain, held.device
+    check_run(first, stop, chain)  # Random features go in and come out, so any range is possible.
+    if not 1 <= repeats <= _MAX_REPEATS:
+        raise ProtocolError(f"{repeats} repeats were asked for; 1 to {_MAX_REPEATS} can be")
+    if samples is not None and not 1 <= samples <= placement.batch_size:
+        raise ProtocolError(f"steps of {samples} samples were asked for; 1 to {placement.batch_size} can be")
+    policy = policy_of_stage(session.request.backward, placement.staleness, ends_model=stop == placement.blocks)
+    stage = lone_stage(chain, first, stop, held.recipe, device)
+    wanted = first > 0 and chain.gradients_return(first)
+    step = stage_step(stage, chain.features[first], policy, input_gradient=wanted, samples=samples)
+    elsewhere = [block.module for block in stage.blocks if block.index not in held.indices]
+
+    def measured() -> StepSeconds:
+        session.check_untrained()  # The agent may have joined since the previous step.
+        with translate_failures("measuring blocks", device), untouched(stage.blocks):
+            for module in elsewhere:
+                module.to(device)
+            try:
+                return step()
+            finally:
+                for module in elsewhere:
+                    module.to("cpu")
+
+    return measured
 
 
 async def _to_the_end(work: Coroutine[object, object, T]) -> T:

@@ -7,6 +7,7 @@ among the session's own work and delays no other session's.
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -18,8 +19,31 @@ from shared.transport.auth.callers import caller
 P = ParamSpec("P")
 T = TypeVar("T")
 
+WINDOW_SECONDS = 10.0
+"""Seconds that a share is of, about: as many as agents let pass between two probes."""
 HELD_UP_SECONDS = 10.0
 """Time after which a piece of work on the compute thread may be one that never ends."""
+
+
+class BusyShare:
+    """The share of the last seconds in which a thread was busy. Used on the event loop."""
+
+    def __init__(self, busy_seconds: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> None:
+        """busy_seconds: returns the time for which the thread was busy so far."""
+        self._busy_seconds = busy_seconds
+        self._clock = clock
+        self._looks = deque([(clock(), busy_seconds())])
+        """Earlier looks at the clock and at the thread, a second apart at least."""
+
+    def of_last_seconds(self) -> float:
+        """Return the share since the newest look of `WINDOW_SECONDS` ago or longer, or since the first."""
+        now, busy = self._clock(), self._busy_seconds()
+        while len(self._looks) > 1 and self._looks[1][0] <= now - WINDOW_SECONDS:
+            self._looks.popleft()
+        since, before = self._looks[0]
+        if now - self._looks[-1][0] >= 1.0:
+            self._looks.append((now, busy))
+        return min(1.0, max(0.0, (busy - before) / (now - since))) if now > since else 0.0
 
 
 class TrainerThreads:
@@ -30,6 +54,8 @@ class TrainerThreads:
         self._steps = SharedThread("compute", prepare_compute_thread)
         self._building = SharedThread("building", prepare_building_thread)
         self._codec = SharedThread("codec")
+        self.busy_share = BusyShare(lambda: self._steps.busy_seconds)
+        """Share of time in which the compute thread was busy."""
 
     def compute_lane(self, session_id: str) -> ThreadLane:
         """Return a session's lane on the compute thread: `run` for its steps, `aside` for work that delays no other session."""
@@ -38,11 +64,6 @@ class TrainerThreads:
     def codec_lane(self, session_id: str) -> ThreadLane:
         """Return a session's lane on the codec thread."""
         return self._codec.of(session_id)
-
-    @property
-    def compute_seconds(self) -> float:
-        """Return the time for which the compute thread was busy so far."""
-        return self._steps.busy_seconds
 
     @property
     def is_held_up(self) -> bool:

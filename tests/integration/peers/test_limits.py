@@ -7,7 +7,7 @@ import threading
 import grpc
 import pytest
 
-from cloud_trainer.sessions import measuring
+from cloud_trainer.rpc import session_calls
 from cloud_trainer.sessions.memory import MOST_COPYING
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
@@ -205,7 +205,9 @@ async def test_a_session_takes_part_in_one_evaluation_at_one_time():
 async def test_a_session_has_its_blocks_copied_by_no_more_than_a_few_calls_at_one_time(method, request_of, monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(state_file, "serialize", lambda _tensors: go_on.wait(60) and b"")
-    monkeypatch.setattr(measuring, "stage_step", lambda *_, **__: lambda: go_on.wait(60) and StepSeconds(0.0, 0.0, 0.0))
+    monkeypatch.setattr(
+        session_calls, "stage_step", lambda *_, **__: lambda: go_on.wait(60) and StepSeconds(0.0, 0.0, 0.0)
+    )
     async with running_trainer() as server, RawPeer(server.address) as peer:
         session = await peer.open()
         calls = [

@@ -68,7 +68,7 @@ def refusing(real, request_type, times):
 @pytest.mark.parametrize("ends", [False, True])
 async def test_a_trainer_that_is_away_as_a_run_starts_is_waited_for_so_long(method, ends):
     real = TrainerServer(trainer_config())
-    answers = {"OpenSession": real.service.open_session, "Probe": real.service.probing.probe}
+    answers = {"OpenSession": real.service.open_session, "Probe": real.service.probe}
     handler = refusing(answers[method], getattr(pb, f"{method}Request"), 1_000_000 if ends else 3)
     async with trainer_with(method, handler, real) as address, asyncio.timeout(200):
         several = {"a": address} | (

@@ -1,6 +1,6 @@
 """The share of time in which a thread was busy: of the last seconds, whoever asks and however often."""
 
-from cloud_trainer.sessions.busy_share import WINDOW_SECONDS, BusyShare
+from cloud_trainer.sessions.threads import WINDOW_SECONDS, BusyShare
 
 
 class Thread:
