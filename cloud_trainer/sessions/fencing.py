@@ -14,7 +14,7 @@ from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
-from cloud_trainer.sessions.stored_record import SessionOpening
+from cloud_trainer.sessions.stored_sessions import SessionOpening
 from shared.errors import StorageError
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller

@@ -15,7 +15,7 @@ from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
-from cloud_trainer.sessions.stored_record import SessionOpening
+from cloud_trainer.sessions.stored_sessions import SessionOpening
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from shared.checkpoint import MAX_NAMED, CheckpointName

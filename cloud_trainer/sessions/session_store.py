@@ -13,10 +13,8 @@ from typing import Any
 import structlog
 
 from cloud_trainer.sessions.building import run_of
-from cloud_trainer.sessions.held_folders import HeldFolders
-from cloud_trainer.sessions.other_parts import NOTHING, OtherParts
-from cloud_trainer.sessions.stored_index import StoredEntry, StoredIndex
-from cloud_trainer.sessions.stored_record import SessionOpening, read_record
+from cloud_trainer.sessions.shared_store import NOTHING, HeldFolders, OtherParts
+from cloud_trainer.sessions.stored_sessions import SessionOpening, StoredEntry, StoredIndex, read_record
 from shared.bounds import is_session_id
 from shared.checkpoint import CheckpointName, CheckpointStore, Files, SessionFolder
 from shared.concurrency.threads import WorkerThread

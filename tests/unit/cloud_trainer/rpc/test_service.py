@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.rpc.service import TrainerService
-from cloud_trainer.sessions.stored_record import SessionOpening
+from cloud_trainer.sessions.stored_sessions import SessionOpening
 from shared.checkpoint import LocalFiles, SessionFolder
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cloud_trainer.sessions.session_store import Quota, SessionStore
-from cloud_trainer.sessions.stored_record import SessionOpening
+from cloud_trainer.sessions.stored_sessions import SessionOpening
 from shared.checkpoint import CheckpointName, FsspecFiles, LocalFiles, seal
 from shared.training.held_state import CopiedPart
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest

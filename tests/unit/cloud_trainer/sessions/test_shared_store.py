@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from cloud_trainer.sessions.other_parts import OtherParts, facts_of_part
 from cloud_trainer.sessions.session_store import Quota, SessionStore
-from cloud_trainer.sessions.stored_record import SessionOpening
+from cloud_trainer.sessions.shared_store import OtherParts, facts_of_part
+from cloud_trainer.sessions.stored_sessions import SessionOpening
 from shared.checkpoint import CheckpointName, LocalFiles
 from shared.errors import StorageError
 from shared.training.held_state import CopiedPart

@@ -1,20 +1,71 @@
-"""Parts of checkpoints that other trainers on one store with this one have written of a run: read, and never written.
+"""Several trainers on one store: the folders that each holds, to do the others no harm, and the parts that the others wrote.
 
-Each trainer writes in the folder of its own name. The methods block, and the store's thread calls them.
+Each trainer writes in the folder of its own name. It holds the folder of a session from before its first write until the
+session leaves memory. The methods block, and the store's thread calls them.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
 
 from cloud_trainer.sessions.building import run_of
-from cloud_trainer.sessions.stored_record import SessionOpening, read_record
-from shared.checkpoint import MAX_NAMED, CheckpointName, CheckpointStore, Files, SessionFolder
+from cloud_trainer.sessions.stored_sessions import SessionOpening, read_record
+from shared.checkpoint import MAX_NAMED, CheckpointName, CheckpointStore, Files, Held, SessionFolder
 from shared.errors import StorageError
 
 _log = structlog.get_logger(__name__)
 _OWNED = "owned"
+
+
+class HeldFolders:
+    """The folders that this process holds, by session."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._held
+
+    def hold(self, session_id: str, files: Files) -> None:
+        """Hold the folder of a session, unless another process does. A failure is only a warning: training does not need it."""
+        if session_id in self._held:
+            return
+        try:
+            held = files.hold()
+        except StorageError as failure:
+            _log.warning("session not held; other trainers take it for unused", session=session_id, reason=str(failure))
+            return
+        if held is not None:
+            self._held[session_id] = held
+
+    def let_go(self, session_id: str) -> None:
+        """Release the folder of a session. If this process does not hold it, nothing happens."""
+        if (held := self._held.pop(session_id, None)) is not None:
+            try:
+                held.let_go()
+            except StorageError as failure:
+                _log.warning("session not let go; others take it for used", session=session_id, reason=str(failure))
+
+    def elsewhere(self, session_id: str, files: Files) -> bool:
+        """Tell whether another live process has the session. Raises StorageError."""
+        return session_id not in self._held and files.is_held()
+
+    def renew(self, is_live: Callable[[str], bool]) -> None:
+        """Show that this process lives, and release the folders of sessions that left its memory."""
+        for session_id, held in list(self._held.items()):
+            if not is_live(session_id):
+                self.let_go(session_id)
+                continue
+            try:
+                held.renew()
+            except StorageError as failure:
+                _log.warning("session not held", session=session_id, reason=str(failure))
+
+    def close(self) -> None:
+        """Release all folders."""
+        for session_id in list(self._held):
+            self.let_go(session_id)
 
 
 def facts_of_part(owned: Collection[int]) -> dict[str, Any]:
@@ -23,7 +74,7 @@ def facts_of_part(owned: Collection[int]) -> dict[str, Any]:
 
 
 class OtherParts:
-    """The parts of other trainers, by the session of this trainer that may use them."""
+    """The parts of checkpoints that other trainers have written of a run, by the session of this trainer that may use them."""
 
     def __init__(self, location: Files | None, own_name: str) -> None:
         """location: the folder that has one for each trainer; None if nothing is stored."""
