@@ -82,7 +82,7 @@ class BlockReceiver:
             else block_state.max_serialized_bytes(block, config, averaged=averaged)
         )
         check_announcement(frame, ExpectedTensor(wanted, version, "raw", _check_bytes, limit))
-        self.session.memory.begin_upload(frame.tensor.encoded_bytes, self.session.worker.uses)
+        self.session.memory.begin_upload(frame.tensor.encoded_bytes)
         self._reserved_bytes += frame.tensor.encoded_bytes
 
 

@@ -137,7 +137,7 @@ class OfferedBlocks:
 
         def reserve(count: int) -> None:
             nonlocal reserved_bytes
-            memory.begin_upload(count, session.worker.uses)
+            memory.begin_upload(count)
             reserved_bytes = count
 
         try:

@@ -277,7 +277,7 @@ class TrainerService:
                 session.blocks.check_held(block)
             else:
                 session.blocks.check_there(block)
-            with session.memory.copying([block], session.worker.uses):
+            with session.memory.copying([block]):
                 if name is None:
                     lane = self._threads.compute_lane(session.id)
                     weights_only = request.weights_only

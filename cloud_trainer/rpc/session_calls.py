@@ -125,7 +125,7 @@ class SessionCalls:
 
     async def measure_link(self, request: pb.MeasureLinkRequest, _context: Context) -> pb.MeasureLinkResponse:
         """Measure the link to another trainer of the session."""
-        with self._sessions.using(request.session_id) as session, session.memory.copying([], session.worker.uses):
+        with self._sessions.using(request.session_id) as session, session.memory.copying([]):
             session.check_joined(request.fence)
             self._dialer.check(request.peer)
             try:
@@ -179,7 +179,7 @@ class SessionCalls:
         """Time some consecutive blocks."""
         with self._sessions.using(request.session_id) as session, ExitStack() as copied:
             check_run(request.first, request.stop, session.judge.chain)
-            copied.enter_context(session.memory.copying(range(request.first, request.stop), session.worker.uses))
+            copied.enter_context(session.memory.copying(range(request.first, request.stop)))
             lane = self._threads.compute_lane(session.id)
             samples = request.samples if request.HasField("samples") else None
             step = await lane.run(_measured_step, session, request.first, request.stop, request.repeats, samples)

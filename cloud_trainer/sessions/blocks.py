@@ -21,7 +21,7 @@ class SessionBlocks:
         """worker: the name of this trainer's worker."""
         self.held = held
         self.worker = worker
-        self._memory = memory
+        self.memory = memory
         self._arriving: dict[int, BlockTensors] = {}
         """States of the waiting blocks, by index."""
 
@@ -105,7 +105,7 @@ class SessionBlocks:
 
     def _count(self) -> None:
         waiting = (tensor for state in self._arriving.values() for tensor in state.values())
-        self._memory.set_aside(sum(tensor.nbytes for tensor in waiting))
+        self.memory.set_aside(sum(tensor.nbytes for tensor in waiting))
 
 
 @contextmanager

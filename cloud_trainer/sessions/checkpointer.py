@@ -51,7 +51,7 @@ class SessionCheckpointer:
         worker = session.worker
         with ExitStack() as copied:
             blocks = worker.needed_of_checkpoint(worker.placement)
-            copied.enter_context(session.memory.copying(blocks, worker.uses))
+            copied.enter_context(session.memory.copying(blocks))
             facts = facts_of_part([block for block in blocks if worker.updates(block)])
             part = await self._threads.compute_lane(session.id).aside(session.blocks.copied)
             held = copied.pop_all()

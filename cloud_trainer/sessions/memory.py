@@ -48,6 +48,9 @@ class Uses(NamedTuple):
     """Batches in flight in an evaluation."""
 
 
+_NO_BATCHES = Uses(Batches(0, 0), Batches(0, 0))
+
+
 class SessionMemory:
     """One session's memory. Used on the event loop and, while that waits for the answer, on a thread that computes for it."""
 
@@ -62,6 +65,8 @@ class SessionMemory:
         """model_bytes: for training, including a second copy of states and frozen weights for blocks that arrive.
         block_bytes: the state of each. frozen_bytes: the frozen weights of all, as they arrive. metric_bytes: the most that
         the metrics of an evaluation keep."""
+        self.uses = _NO_BATCHES
+        """Batches of the placement in force; none before there is one."""
         self._limits = limits
         self._metric_bytes = metric_bytes
         self._model_bytes = model_bytes
@@ -86,28 +91,30 @@ class SessionMemory:
         self._limits.check_staleness(staleness, codecs)
         self.check(uses)
 
-    def max_staleness(self, batches: Batches) -> int:
-        """Return the largest K for which memory holds such batches. The limit of all sessions bounds it."""
+    @property
+    def max_staleness(self) -> int:
+        """Return the largest K for which memory holds the batches of training. The limit of all sessions bounds it."""
+        batches = self.uses.trained
         each = self._of_each(batches.each_bytes)
         room = self._limits.session_bytes - self._total(batches._replace(in_flight=1))
         return min(self._limits.staleness, max(room, 0) // each if each else self._limits.staleness)
 
-    def take_labels(self, count: int, uses: Uses) -> None:
+    def take_labels(self, count: int) -> None:
         """Count labels of so many bytes for every batch in flight, unless larger ones were counted. Raises StatusError."""
         before = self._label_bytes
         self._label_bytes = max(before, count)
         try:
-            self.check(uses)
+            self.check(self.uses)
         except StatusError:
             self._label_bytes = before
             raise
 
     @contextmanager
-    def copying(self, blocks: Iterable[int], uses: Uses) -> Iterator[None]:
+    def copying(self, blocks: Iterable[int]) -> Iterator[None]:
         """Count copies of blocks of the model while the body runs. Raises StatusError."""
         _check_limit(self._copying, MOST_COPYING, "copies of blocks")
         count = sum(self._block_bytes[block] for block in blocks)
-        self._check_room(count, uses)
+        self._check_room(count)
         self._copying += 1
         self._copied_bytes += count
         try:
@@ -116,7 +123,7 @@ class SessionMemory:
             self._copying -= 1
             self._copied_bytes -= count
 
-    def begin_upload(self, count: int, uses: Uses) -> None:
+    def begin_upload(self, count: int) -> None:
         """Begin an upload of so many bytes of a block, or of its frozen weights. Raises StatusError if too many are under
         way already."""
         most_bytes = UPLOADS * self._arriving_bytes
@@ -127,7 +134,7 @@ class SessionMemory:
                 f"many at one time (limit {most_bytes})",
                 _RETRY_SECONDS if count <= most_bytes else None,
             )
-        self._check_room(count, uses)
+        self._check_room(count)
         self._uploading_bytes += count
 
     def end_upload(self, count: int) -> None:
@@ -138,10 +145,11 @@ class SessionMemory:
         """Set the bytes of the blocks that wait for another placement."""
         self._aside_bytes = count
 
-    def _check_room(self, count: int, uses: Uses) -> None:
+    def _check_room(self, count: int) -> None:
         """Refuse additional bytes of blocks beyond the limit. Raises StatusError."""
         moving_bytes = self._moving_bytes
-        needed_bytes = max(self._at_rest(uses.trained), self._at_rest(uses.evaluated) + self._metric_bytes)
+        trained, evaluated = map(self._at_rest, self.uses)
+        needed_bytes = max(trained, evaluated + self._metric_bytes)
         most_bytes = self._arriving_bytes + self._limits.session_bytes - needed_bytes
         room = most_bytes - moving_bytes
         if count > room:

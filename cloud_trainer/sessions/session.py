@@ -65,7 +65,7 @@ class Session:
     @property
     def max_staleness(self) -> int:
         """Return the largest K that the session may have under the placement in force."""
-        return self.memory.max_staleness(self.worker.uses.trained)
+        return self.memory.max_staleness
 
     def executor_of(self, evaluation: int) -> PlacementExecutor:
         """Return the steps of an evaluation, or of training (0). Raises StatusError for an unknown evaluation."""

@@ -22,13 +22,6 @@ class ActivePlacement(NamedTuple):
         return self.plan.placement
 
 
-class CurrentPlacement:
-    """The placement in force at this trainer, for all its readers."""
-
-    def __init__(self, first: ActivePlacement) -> None:
-        self.now = first
-
-
 def deployment_at(worker: str, plan: PlacementPlan) -> Deployment:
     """Summarise a placement in few numbers, as one worker sees it."""
     placement, crossings = plan.placement, plan.training.crossings

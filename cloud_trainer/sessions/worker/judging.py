@@ -153,11 +153,11 @@ class PlacementJudge:
                 f"{what} has {count} bytes; at most {self.limits.tensor_bytes} are allowed (server.max_tensor_bytes)"
             )
 
-    def check_labels(self, labels: TensorSpec, uses: Uses) -> None:
+    def check_labels(self, labels: TensorSpec) -> None:
         """Refuse labels that the loss does not accept, or for which there is no memory. Raises an IsthmusError."""
         self.check_tensor("a tensor of labels", labels.bytes)
         check_labels(self.recipe.loss, self.chain.features[0], self.chain.outputs_beside(labels), labels)
-        self.memory.take_labels(self.recipe.label_tensors * labels.bytes, uses)
+        self.memory.take_labels(self.recipe.label_tensors * labels.bytes)
 
     def _check_worker(self, placement: Placement) -> None:
         if self.worker not in placement.workers or self.worker == AGENT:

@@ -6,8 +6,7 @@ from typing import Self
 import grpc
 
 from cloud_trainer.sessions.blocks import SessionBlocks
-from cloud_trainer.sessions.memory import Uses
-from cloud_trainer.sessions.worker.active_placement import ActivePlacement, CurrentPlacement
+from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.building import BuiltWorker
 from cloud_trainer.sessions.worker.figures import SessionFigures, SessionStatistics
 from shared.checkpoint import CheckpointName
@@ -37,7 +36,7 @@ class SessionWorker:
         give: Callable[[Parcel], object] | None = None,
     ) -> Self:
         """Make a worker beside the event loop. It computes from then on. give: see `PlacementExecutor`."""
-        judge, active = built.judge, CurrentPlacement(built.active)
+        judge = built.judge
         blocks = SessionBlocks(judge.worker, built.held, judge.memory)
         events = Events()
         figures = SessionFigures(judge.worker, statistics, metrics, events)
@@ -47,7 +46,7 @@ class SessionWorker:
             held=built.held,
             method=built.method,
             threads=threads,
-            check_labels=lambda labels: judge.check_labels(labels, active.now.uses),
+            check_labels=judge.check_labels,
             emit=events.emit,
             step_log=built.step_log,
             give=give,
@@ -55,27 +54,26 @@ class SessionWorker:
         )
         placed = await threads.compute.aside(PlacedWorker, setup, built.active.plan)
         placed.start()
-        return cls(placed, threads, blocks, active, figures)
+        return cls(placed, threads, blocks, built.active, figures)
 
     def __init__(
         self,
         placed: PlacedWorker,
         threads: Threads,
         blocks: SessionBlocks,
-        active: CurrentPlacement,
+        active: ActivePlacement,
         figures: SessionFigures,
     ) -> None:
         """placed: the part that computes. active: the placement in force. figures: a reader of its events. See `made`."""
         self._placed = placed
         self._threads = threads
-        self._active = active
         self.blocks = blocks
         self.figures = figures
         self.lineage = 0
         """Session term in which it last went back to a checkpoint; 0 before the first time."""
         self.is_blank = False
         """True if it was rebuilt and lacks the state of its blocks."""
-        figures.placed(self.placement)
+        self._put_into_force(active)
 
     @property
     def name(self) -> str:
@@ -85,17 +83,12 @@ class SessionWorker:
     @property
     def placement(self) -> Placement:
         """Return the placement in force."""
-        return self._active.now.placement
+        return self._active.placement
 
     @property
     def deployment(self) -> Deployment:
         """Return a summary of the placement in force; see `ActivePlacement`."""
-        return self._active.now.deployment
-
-    @property
-    def uses(self) -> Uses:
-        """Return the batches that may be in flight."""
-        return self._active.now.uses
+        return self._active.deployment
 
     @property
     def executor(self) -> PlacementExecutor:
@@ -255,4 +248,5 @@ class SessionWorker:
 
     def _put_into_force(self, judged: ActivePlacement) -> None:
         self.figures.placed(judged.placement)
-        self._active.now = judged
+        self.blocks.memory.uses = judged.uses
+        self._active = judged

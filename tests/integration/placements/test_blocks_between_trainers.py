@@ -7,7 +7,6 @@ import grpc
 import pytest
 import torch
 
-from cloud_trainer.sessions.memory import Batches, Uses
 from shared.client.config import TrainerAddressConfig
 from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
@@ -197,16 +196,16 @@ async def test_an_address_that_is_not_allowed_is_not_dialled():
 
 async def test_a_block_for_which_there_is_no_memory_is_refused_until_there_is():
     async with standing() as (agent, servers):
-        memory, nothing = servers["far"].service.sessions.built[0].memory, Uses(Batches(0, 0), Batches(0, 0))
+        memory = servers["far"].service.sessions.built[0].memory
         every = (block_state.max_serialized_bytes(block, agent.recipe.optimizer) for block in agent.chain.blocks)
         limit_bytes = 2 * sum(every)
-        memory.begin_upload(limit_bytes, nothing)
+        memory.begin_upload(limit_bytes)
         ticket = await agent.offer("near", "far", MOVES)
         with pytest.raises(BusyError, match="are on their way to this session already"):
             await agent.fetch("far", "near", ticket, MOVES)
         memory.end_upload(limit_bytes)
         await agent.fetch("far", "near", ticket, MOVES)
-        memory.begin_upload(limit_bytes, nothing)
+        memory.begin_upload(limit_bytes)
         memory.end_upload(limit_bytes)
         await trained_on(agent, AFTER)
 

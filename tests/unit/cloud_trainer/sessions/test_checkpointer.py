@@ -7,13 +7,12 @@ import pytest
 
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
+from cloud_trainer.sessions.memory import SessionMemory
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.virtual import InlineWorker
 
 MODEL, STATE = 1000, 100
-NOTHING = Uses(Batches(0, 0), Batches(0, 0))
 WANTED = pb.CheckpointWorkerRequest(name=pb.CheckpointName(lineage=0, step=3))
 
 
@@ -38,7 +37,6 @@ def session_with(room):
             lineage=0,
             next_step=3,
             placement=None,
-            uses=NOTHING,
             needed_of_checkpoint=lambda _placement: [0, 1, 2, 3],
             updates=lambda _block: True,
         ),
@@ -60,20 +58,20 @@ async def test_the_copy_is_held_until_it_is_written():
     taking = checkpointer(store)
     await taking.take(session, WANTED, tell)
     with pytest.raises(StatusError, match=r"server\.max_session_bytes"):
-        session.memory.begin_upload(1, NOTHING)
+        session.memory.begin_upload(1)
     store.may_write.set()
     await taking.wait_for_all()
-    session.memory.begin_upload(STATE, NOTHING)
+    session.memory.begin_upload(STATE)
     assert told == [True]
 
 
 async def test_no_copy_is_made_where_the_session_has_no_memory_for_it():
     session, told = session_with(room=0), []
-    session.memory.begin_upload(1, NOTHING)
+    session.memory.begin_upload(1)
     taking = checkpointer(SlowStore())
     with pytest.raises(StatusError, match=r"server\.max_session_bytes"):
         await taking.take(session, WANTED, told.append)
     await taking.wait_for_all()
     assert not told
     session.memory.end_upload(1)
-    session.memory.begin_upload(STATE, NOTHING)
+    session.memory.begin_upload(STATE)

@@ -256,9 +256,9 @@ def test_it_takes_no_more_memory_than_a_session_may_have():
 
     least = bisect_left(range(1 << 18), True, key=is_taken)
     judge = built(document, limits=with_limits(session_bytes=least)).judge
-    trained = judge.judged(CUT).uses.trained
-    each = trained.each_bytes
-    assert judge.memory.max_staleness(trained) == 4
+    judge.memory.uses = judge.judged(CUT).uses
+    each = judge.memory.uses.trained.each_bytes
+    assert judge.memory.max_staleness == 4
     assert built(document | {"staleness": 3}, limits=with_limits(session_bytes=least - each))
 
 
