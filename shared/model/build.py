@@ -1,12 +1,13 @@
 """The way from a model's name to its chain, which both sides go at the beginning of a session, with the same result."""
 
+import functools
 import json
 from collections.abc import Callable, Collection, Mapping
 from types import MethodType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from shared.errors import ModelError
 from shared.factory import Allowed, load_factory
@@ -16,7 +17,6 @@ from shared.model.chain import Chain, build_chain
 from shared.model.division.declared import declared_blocks
 from shared.model.inputs import Inputs
 from shared.model.learning import Learning
-from shared.model.output import choose_output
 from shared.model.random_state import random_state
 
 MAX_KWARGS_CHARACTERS = 64 * 1024
@@ -101,6 +101,36 @@ def freeze(module: nn.Module, learning: Learning) -> None:
 
 def _stay_in_evaluation(part: nn.Module, mode: bool = True) -> nn.Module:  # noqa: ARG001 - as nn.Module.train has it
     return type(part).train(part, False) if part.training else part  # a step asks for the mode of each block
+
+
+def choose_output(module: nn.Module, key: str) -> None:
+    """Have a module return one entry of the dictionary, or one place of the tuple, that its forward makes. Its names and state
+    stay as they are.
+
+    Called, it raises ModelError where that is neither, or has no such entry.
+    """
+    kind = type(module)
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *inputs: Any, **named: Any) -> Tensor:
+        return _chosen(kind.forward(self, *inputs, **named), key, kind.__name__)
+
+    module.__class__ = type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+def _chosen(outputs: object, key: str, model: str) -> Tensor:
+    if isinstance(outputs, tuple | list):
+        names = getattr(outputs, "_asdict", dict[str, object])()  # of a named tuple
+        outputs = {str(place): each for place, each in enumerate(outputs)} | names
+    if not isinstance(outputs, Mapping):
+        raise ModelError(
+            f"model.output is {key!r}, but {model} returns a {type(outputs).__name__} and neither a dictionary nor a "
+            "tuple; leave it out"
+        )
+    if key not in outputs:
+        raise ModelError(f"model.output is {key!r}, but {model} returns {', '.join(map(repr, outputs)) or 'nothing'}")
+    chosen: Tensor = outputs[key]
+    return chosen
 
 
 def build_checked_chain(

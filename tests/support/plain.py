@@ -20,10 +20,9 @@ from edge_agent.data.order import load_order
 from edge_agent.data.skipping import Skipping
 from edge_agent.data.transform import BatchTransform
 from isthmus import EdgeConfig
-from shared.model.build import build_model
+from shared.model.build import build_model, choose_output
 from shared.model.chain import Chain, build_chain
 from shared.model.inputs import Inputs, by_place, features_of_inputs
-from shared.model.output import choose_output
 from shared.model.random_state import random_state
 from shared.registry import LossConfig, OptimizerConfig
 from shared.training.recipe import Recipe

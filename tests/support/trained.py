@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from shared.model.build import choose_output
 from shared.model.chain import Chain, build_chain
 from shared.model.inputs import Inputs, with_length
-from shared.model.output import choose_output
 from shared.model.random_state import random_state
 from shared.placement import AGENT, Placement, Rows, Source, Tile
 from shared.training.losses import BatchLabels, label_tensors

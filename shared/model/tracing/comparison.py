@@ -1,8 +1,14 @@
-"""The comparison of two runs of one module: their operations must be the same, node by node."""
+"""The comparison of the runs of one module: their operations must be the same, node by node, and equal sizes are constants.
 
+Two sizes that are equal in all runs are one and the same, because the runs differ in the batch size, and in the length.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
+from torch.fx.node import map_aggregate
 
 from shared.model.snapshot import same_bits
 from shared.model.tracing.leaves import OpaqueError, definition_line
@@ -40,7 +46,10 @@ def same_graph(evaluated: Record, other: Record, when: str) -> None:
 
 
 def _compare(ours: Record, theirs: Record, when: str, otherwise: str, *, modes: bool) -> None:
-    differs = _Differences(ours, f"forward() computes something else {when} than {otherwise}")
+    def differs(call: Call, item: Call | fx.Node | None) -> OpaqueError:
+        where = ours.lines[item] if isinstance(item, fx.Node) else definition_line(call.module)
+        return OpaqueError(call.module, where, f"forward() computes something else {when} than {otherwise}")
+
     pending = [(ours.root_call, theirs.root_call)]
     for our_call, their_call in pending:
         signatures = [
@@ -51,7 +60,7 @@ def _compare(ours: Record, theirs: Record, when: str, otherwise: str, *, modes: 
             place = next(
                 (index for index, (one, other) in enumerate(zip(*signatures, strict=False)) if one != other), None
             )
-            raise differs.at(our_call, our_call.items[place] if place is not None else None)
+            raise differs(our_call, our_call.items[place] if place is not None else None)
         pending += [
             (one, other)
             for one, other in zip(our_call.items, their_call.items, strict=True)
@@ -64,7 +73,7 @@ def _compare(ours: Record, theirs: Record, when: str, otherwise: str, *, modes: 
         try:
             args, kwargs = _merge(node.args, other.args, pairs, path), _merge(node.kwargs, other.kwargs, pairs, path)
         except _DiffersError:
-            raise differs.at(call, node) from None
+            raise differs(call, node) from None
         if modes:
             node.args, node.kwargs = args, kwargs
         if node.target in ours.constants:
@@ -76,15 +85,6 @@ def _compare(ours: Record, theirs: Record, when: str, otherwise: str, *, modes: 
 
 class _DiffersError(Exception):
     """Two arguments differ in more than a value that may follow the mode."""
-
-
-class _Differences:
-    def __init__(self, record: Record, reason: str) -> None:
-        self._record, self._reason = record, reason
-
-    def at(self, call: Call, item: Call | fx.Node | None) -> OpaqueError:
-        where = self._record.lines[item] if isinstance(item, fx.Node) else definition_line(call.module)
-        return OpaqueError(call.module, where, self._reason)
 
 
 def _merge(ours: Any, theirs: Any, pairs: dict[fx.Node, fx.Node], path: str | None) -> Any:
@@ -121,3 +121,67 @@ def _signature(item: Call | fx.Node, record: Record) -> tuple[Any, ...]:
     if item.target in record.constants:
         return ("constant",)
     return (item.op, getattr(item.target, "__qualname__", item.target))
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """Numbers and shapes of nodes, run by run: of which tensor each size can be asked."""
+
+    numbers: dict[fx.Node, tuple[int | float, ...]]
+    shapes: dict[fx.Node, tuple[tuple[int, ...], ...]]
+    """For each dimension of a tensor, its size in each run."""
+
+    def dimension(self, number: fx.Node, tensor: fx.Node) -> int | None:
+        """The dimension of a tensor that a number is the size of; None where there is none."""
+        wanted = self.numbers.get(number)
+        sizes = self.shapes.get(tensor, ())
+        return sizes.index(wanted) if wanted is not None and wanted in sizes else None
+
+
+def simplify(records: Sequence[Record], inputs: int) -> Sizing:
+    """Simplify the first of several records of the same operations: sizes that never change become constants, and those that
+    are sizes of inputs one each. Nodes that nothing needs any more are left out.
+
+    inputs: how many nodes stand for inputs.
+    """
+    first = records[0]
+    nodes = list(first.graph.nodes)
+    aligned = list(zip(*(record.graph.nodes for record in records), strict=True))
+    numbers = {
+        same[0]: tuple(record.numbers[node] for record, node in zip(records, same, strict=True))
+        for same in aligned
+        if same[0] in first.numbers
+    }
+    shapes = {
+        same[0]: tuple(zip(*(record.shapes[node] for record, node in zip(records, same, strict=True)), strict=True))
+        for same in aligned
+        if same[0] in first.shapes
+    }
+    entering = {size for node in nodes[:inputs] for size in shapes[node]}
+    first_of: dict[tuple[int | float, ...], fx.Node] = {}
+    stand_ins: dict[fx.Node, fx.Node | int | float] = {}
+    for node, values in numbers.items():
+        if len(set(values)) == 1:
+            stand_ins[node] = values[0]
+        elif values in entering and (known := first_of.setdefault(values, node)) is not node:
+            stand_ins[node] = known
+    for node in nodes:
+        node.args = map_aggregate(node.args, lambda each: stand_ins.get(each, each))  # type: ignore[arg-type]
+        node.kwargs = map_aggregate(node.kwargs, lambda each: stand_ins.get(each, each))  # type: ignore[arg-type]
+    for node in reversed(nodes):
+        if not node.users and (node in numbers or node in first.entries or node.op == "get_attr"):
+            first.graph.erase_node(node)
+    _renumber(first.root_call, nodes, set(first.graph.nodes))
+    return Sizing(numbers, shapes)
+
+
+def _renumber(root_call: Call, nodes: Sequence[fx.Node], kept: set[fx.Node]) -> None:
+    """Have the places of calls count the nodes that are kept."""
+    places = [0]
+    for node in nodes:
+        places.append(places[-1] + (node in kept))
+    pending = [root_call]
+    for call in pending:
+        call.start, call.stop = places[call.start], places[call.stop]
+        call.items = [item for item in call.items if isinstance(item, Call) or item in kept]
+        pending += [item for item in call.items if isinstance(item, Call)]

@@ -17,11 +17,10 @@ from shared.errors import ModelError
 from shared.model.examples import other_batch, shorter
 from shared.model.features import Features
 from shared.model.random_state import random_state
-from shared.model.tracing.comparison import follow_mode, same_graph
+from shared.model.tracing.comparison import Sizing, follow_mode, same_graph, simplify
 from shared.model.tracing.leaves import Leaves, OpaqueError
 from shared.model.tracing.record import Call, Record
 from shared.model.tracing.recorder import Recorder
-from shared.model.tracing.sizing import Sizing, simplify
 
 _Run = Callable[[Features, bool], Record]
 """Records a run on inputs, in train mode or not."""

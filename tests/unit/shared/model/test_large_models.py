@@ -18,7 +18,7 @@ from tests.support.torchvisions import torchvision_imported
 torchvision_imported()
 from transformers import GPT2Config, GPT2LMHeadModel
 from shared.model.chain import build_chain
-from shared.model.output import choose_output
+from shared.model.build import choose_output
 
 def most_bytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from shared.model.build import choose_output
 from shared.model.chain import build_chain
-from shared.model.output import choose_output
 from shared.training import state_file
 from shared.training.held_blocks import HeldBlocks
 from shared.training.policies import policy_of_stage
