@@ -11,11 +11,11 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 from benchmarks.learning.cut_network import CutNetwork
 from benchmarks.learning.images import Images
 from benchmarks.learning.plan import BATCH_SIZE, NETWORKS, SUITES, Trial
+from benchmarks.support.in_process_group import InProcessGroup
+from cloud_trainer.groups.group import Group
+from cloud_trainer.groups.group_weights import GroupWeights
 from shared.codec import FeedbackMode, codec_by_name
 from shared.execution.blocks import Method
-from shared.execution.group import Group
-from shared.execution.group_weights import GroupWeights
-from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
 from shared.execution.split import EDGE, TRAINER
 from shared.execution.step_in_flight import Parcel

@@ -14,6 +14,7 @@ from contextvars import Context
 import structlog
 
 from cloud_trainer.config import GroupConfig
+from cloud_trainer.groups.group import MOST_BEHIND, Merged
 from cloud_trainer.groups.group_store import GroupStore
 from cloud_trainer.groups.merging import Merging, Snapshot
 from cloud_trainer.groups.newcomers import Newcomers
@@ -21,7 +22,6 @@ from cloud_trainer.groups.seats import Seat, Seats
 from cloud_trainer.groups.waits import LateMembers, Waits
 from shared.checkpoint import CheckpointName
 from shared.errors import ProtocolError
-from shared.execution.group import MOST_BEHIND, Merged
 from shared.execution.step_in_flight import Parcel
 
 _REACH_SECONDS = 30.0

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
+from cloud_trainer.groups.group import Group, GroupListener, Merged
+from cloud_trainer.groups.group_weights import GroupWeights
 from cloud_trainer.groups.lives import Life
 from cloud_trainer.groups.refusals import elsewhere
 from cloud_trainer.sessions.shared_thread import ThreadLane
-from shared.execution.group import Group, GroupListener, Merged
-from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart
 from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice

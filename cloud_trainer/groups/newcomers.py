@@ -9,10 +9,10 @@ times as long as the group has waited, more each time, so that asking again and 
 import time
 from typing import NamedTuple
 
+from cloud_trainer.groups.group import Merged
 from cloud_trainer.groups.merging import Merging
 from cloud_trainer.groups.refusals import NotNowError
 from shared.errors import ConfigError, ProtocolError
-from shared.execution.group import Merged
 
 PROMISE_SECONDS = 10.0
 """Time for which a promise holds: longer than the answers of all trainers take. To ask again makes it no longer."""

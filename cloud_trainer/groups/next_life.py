@@ -14,6 +14,7 @@ import structlog
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
 from cloud_trainer.groups.group_store import GroupStore, StoredGroup
+from cloud_trainer.groups.group_weights import GroupWeights
 from cloud_trainer.groups.lives import Life, Position, check_number, common_checkpoints, next_number
 from cloud_trainer.groups.merging import Merging
 from cloud_trainer.groups.refusals import NotNowError, elsewhere
@@ -22,7 +23,6 @@ from cloud_trainer.sessions.shared_thread import ThreadLane
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import CheckpointName
 from shared.errors import ConfigError, IsthmusError
-from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
 from shared.training.block_state import BlockTensors
 from shared.training.finite import are_finite

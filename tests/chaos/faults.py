@@ -142,7 +142,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "cloud_trainer.groups.trained_group:TrainedGroup.vacate",
         "cloud_trainer.groups.merging:Merging.merge",
         "cloud_trainer.sessions.worker.session_worker:SessionWorker.begin_in_group",
-        "shared.execution.group:Group.merge",
+        "cloud_trainer.groups.group:Group.merge",
         "shared.training.held_blocks:HeldBlocks.update",
         "shared.transport.stream.duplex:Duplex.write",
     ),

@@ -6,10 +6,10 @@ from functools import partial
 
 import torch
 
+from benchmarks.support.in_process_group import InProcessGroup
+from cloud_trainer.groups.group import Group, GroupListener
+from cloud_trainer.groups.group_weights import GroupWeights
 from shared.execution.blocks import Method
-from shared.execution.group import Group, GroupListener
-from shared.execution.group_weights import GroupWeights
-from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
 from shared.execution.shared_blocks import CodedWeights
 from shared.placement import BlockSlice

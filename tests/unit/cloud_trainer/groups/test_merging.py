@@ -10,10 +10,10 @@ import pytest
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups import merging as merging_module
 from cloud_trainer.groups.agreement import Agreement
+from cloud_trainer.groups.group_weights import GroupWeights
 from cloud_trainer.groups.lives import Life
 from cloud_trainer.groups.merging import GroupFigures, Merging
 from cloud_trainer.sessions.shared_thread import SharedThread
-from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import weights_of
 from shared.execution.step_in_flight import Parcel
 from shared.placement import Cargo, Crossing, Rows

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cloud_trainer.groups.group_weights import GroupWeights
 from shared.codec import Encoded, codec_by_name
 from shared.errors import ProtocolError
-from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import CodedWeights, added, part_layout, part_of, weights_layout, weights_of
 from shared.model.chain import Block, Chain, build_chain
 from shared.model.spec import TensorSpec

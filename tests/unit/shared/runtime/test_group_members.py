@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
+from cloud_trainer.groups.group import Group
+from cloud_trainer.groups.group_weights import GroupWeights
 from shared import slicing
 from shared.execution.blocks import Method
-from shared.execution.group import Group
-from shared.execution.group_weights import GroupWeights
 from shared.training import slices
 from shared.training.held_blocks import HeldBlocks
 from shared.training.losses import LossHead

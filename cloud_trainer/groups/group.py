@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import torch
 
+from cloud_trainer.groups.group_weights import GroupVersions, GroupWeights
 from shared.errors import ProtocolError
-from shared.execution.group_versions import GroupVersions
-from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import BlockPart, CodedWeights, WeightedPart, averaged
 from shared.placement import BlockSlice
 from shared.training.finite import are_finite

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.support.in_process_group import InProcessGroup
+from cloud_trainer.groups.group import Group
+from cloud_trainer.groups.group_weights import GroupWeights
 from shared.errors import ProtocolError
 from shared.execution.blocks import Method
-from shared.execution.group import Group
-from shared.execution.group_weights import GroupWeights
-from shared.execution.in_process_group import InProcessGroup
 from shared.execution.in_process_session import InProcessSession
 from shared.model.chain import build_chain
 from shared.model.random_state import random_state

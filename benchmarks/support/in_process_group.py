@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from cloud_trainer.groups.group import Group, Merged
 from shared.execution.counted_batches import Batch
-from shared.execution.group import Group, Merged
 from shared.execution.in_process_session import InProcessSession
 from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice

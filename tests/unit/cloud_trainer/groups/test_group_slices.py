@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from cloud_trainer.groups.group import Group
+from cloud_trainer.groups.group_weights import GroupWeights
 from shared import slicing
 from shared.errors import ProtocolError
 from shared.execution.block_slices import Slices
-from shared.execution.group import Group
-from shared.execution.group_weights import GroupWeights
 from shared.execution.shared_blocks import CodedWeights
 from shared.model.random_state import random_state
 from shared.placement import BlockSlice

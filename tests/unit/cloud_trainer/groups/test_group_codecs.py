@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from shared.execution.group import Group
-from shared.execution.group_weights import GroupWeights
+from cloud_trainer.groups.group import Group
+from cloud_trainer.groups.group_weights import GroupWeights
 from shared.execution.shared_blocks import CodedWeights
 from shared.placement import BlockSlice
 from shared.training.held_blocks import HeldBlocks
