@@ -19,13 +19,6 @@ _LATEST_SHARE = 0.5
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """An order to serve no account for `seconds`, unless one asks."""
-
-    seconds: float
-
-
 @dataclass(slots=True)
 class _Account(Generic[T]):
     used: float
@@ -85,8 +78,8 @@ class FairQueue(Generic[T]):
             account.jobs.clear()
         return dropped
 
-    def take(self, now: float) -> tuple[str, T] | Wait | None:
-        """The job to run now and its account; or how long to wait for another; or None while there is none."""
+    def take(self, now: float) -> tuple[str, T] | float | None:
+        """The job to run now and its account; or the seconds to serve nobody unless one asks; or None while there is none."""
         self._count_wait(now)
         ready = [name for name, account in self._accounts.items() if account.jobs and account.began is None]
         if not ready:
@@ -95,7 +88,7 @@ class FairQueue(Generic[T]):
         account = self._accounts[name]
         if (expected := self._expected(account, now)) is not None:
             self._waiting = expected[0], now
-            return Wait(expected[1])
+            return expected[1]
         self._clock = max(self._clock, account.used)
         account.began = now
         job = account.jobs.popleft()

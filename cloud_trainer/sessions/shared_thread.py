@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from cloud_trainer.sessions.fair_queue import FairQueue, Wait
+from cloud_trainer.sessions.fair_queue import FairQueue
 from shared.concurrency.call import ThreadCall
 from shared.concurrency.threads import start_thread
 
@@ -128,11 +128,11 @@ class SharedThread:
                 taken = self._queue.take(time.monotonic())
                 if taken is None:
                     self._changed.wait()
-                elif isinstance(taken, Wait):
-                    self._changed.wait(taken.seconds)
-                else:
+                elif isinstance(taken, tuple):
                     self._running += 1
                     return taken
+                else:
+                    self._changed.wait(taken)
         return None
 
     def _run(self, account: str, job: _Job) -> None:

@@ -1,4 +1,4 @@
-"""What is known of stored sessions: the record in the folder of each, and an index of all in memory.
+"""Stored sessions: the record in the folder of each, and an index of all in memory.
 
 A record has the request that opened the session, its owner and its last term. From the index, of owners and sizes, quotas and
 lists are computed. A session's subject never changes, so its record is read once.

@@ -9,8 +9,7 @@ from typing import Any
 
 from cloud_trainer.config import TrainerConfig
 from edge_agent.config import EdgeConfig
-from shared.config import Config, Key, Table, tables
-from shared.config.describe import toml_value
+from shared.config import Config, Key, Table, tables, toml_value
 
 _ROOTS: dict[str, type[Config]] = {"EdgeConfig": EdgeConfig, "TrainerConfig": TrainerConfig}
 _PLACE = re.compile(r"^<!-- keys of (\w+) -->$", re.MULTILINE)

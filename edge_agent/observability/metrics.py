@@ -14,7 +14,7 @@ from edge_agent.training.training_run import TrainingRun
 from shared.placement import AGENT
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
-from shared.telemetry.step_series import SECONDS_BUCKETS, Distribution, Distributions, OneTotal, Totals
+from shared.telemetry.step_series import SECONDS_BUCKETS, Distribution, Distributions, Totals
 
 STALENESS_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 SCHEDULING_BUCKETS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -56,9 +56,9 @@ class CandidateMetrics:
     """Trainers among which the run chooses, and the cost of knowing them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.probe_bytes = OneTotal(
+        self.probe_bytes = Totals(
             "isthmus_probe_bytes", "Bytes of probes of candidates and of their links, both ways.", registry
-        )
+        ).only
         self.step_seconds = KnownGauge(
             "isthmus_candidate_step_seconds",
             "Seconds that a step would take with a candidate now, the device alone among them.",
@@ -110,9 +110,9 @@ class SharingMetrics:
             "Part of the seconds in which links carried shared blocks that the newest step did not wait for.",
             registry,
         )
-        self.inputs_sent = OneTotal(
+        self.inputs_sent = Totals(
             "isthmus_inputs_sent", "Tensors of inputs that the edge sent to trainers.", registry
-        )
+        ).only
 
     def show_workers(self, statistics: Statistics) -> None:
         """Have series of the workers that there are now, and of no other."""

@@ -147,9 +147,9 @@ class Recovery:
             positions = {device.name: here, **dict.fromkeys(joined.lost, WorkerPosition()), **joined.positions}
             on_disk = {worker: position.on_disk(name) for worker, position in positions.items()}
             placement = await self._around(before, on_disk)
-            missing = fetches(before, placement, on_disk, changing_blocks(session.experiment.chain))
-            if missing.nowhere:
-                nowhere = nowhere or missing.nowhere
+            lacking, missing = fetches(before, placement, on_disk, changing_blocks(session.experiment.chain))
+            if missing:
+                nowhere = nowhere or missing
                 continue
             self._check_permitted(placement)
             await self._take_in_lost(joined, placement)
@@ -158,7 +158,7 @@ class Recovery:
                 await gathered(
                     *(
                         bring_replicas_by_any_way(workers[sender], workers[receiver], device, name, blocks)
-                        for (sender, receiver), blocks in missing.between.items()
+                        for (sender, receiver), blocks in lacking.items()
                     )
                 )
                 tickets = await restore(session, joined.positions, name, plan)

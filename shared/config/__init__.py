@@ -1,6 +1,6 @@
 """Configuration: typed sections, loading them from a file, the environment and flags, and describing them."""
 
-from shared.config.describe import first_complaint, toml_value
+from shared.config.describe import first_complaint
 from shared.config.keys import Key, Table, example_toml, tables
 from shared.config.load import load_config
 from shared.config.section import (
@@ -27,7 +27,7 @@ from shared.config.sections import (
     MetricsConfig,
     WebConfig,
 )
-from shared.config.toml import parse_toml
+from shared.config.toml import parse_toml, toml_value
 
 __all__ = [
     "MAX_CHUNK_BYTES",

@@ -1,52 +1,17 @@
-"""Descriptions of allowed values, from the JSON schemas of their types; and values as TOML writes them.
+"""Descriptions of allowed values, from the JSON schemas of their types.
 
 One source for error messages and generated documents, so that neither can drift from what is checked.
 """
 
 import functools
-import json
-import re
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from shared.config.toml import toml_value
+
 Schema = dict[str, Any]
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def toml_value(value: Any) -> str:
-    """`value` (bool, number, string, path, list, tuple, dict or section of these) on one line of TOML.
-
-    Of a section, the keys that are not at their defaults.
-    """
-    match value:
-        case BaseModel():
-            return toml_value(value.model_dump(exclude_defaults=True, exclude_none=True))
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return f"{value:_}" if abs(value) >= 100_000 else str(value)
-        case float():
-            return repr(value)
-        case list() | tuple():
-            return f"[{', '.join(map(toml_value, value))}]"
-        case dict():
-            items = ", ".join(f"{_toml_key(key)} = {toml_value(item)}" for key, item in value.items())
-            return f"{{ {items} }}" if items else "{}"
-        case str() | PurePath():
-            return _toml_string(str(value))
-        case _:
-            raise TypeError(f"TOML has no {type(value).__name__}")
-
-
-def _toml_key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _toml_string(key)
-
-
-def _toml_string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
 
 
 def first_complaint(error: ValidationError, whole: str) -> str:

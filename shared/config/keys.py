@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shared.config.describe import allowed_text, schema_at, toml_value
+from shared.config.describe import allowed_text, schema_at
 from shared.config.section import Config, Section
+from shared.config.toml import toml_value
 
 _COMMENT_WIDTH = 100
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from shared.config.describe import Schema, allowed_text, schema_at, toml_value
+from shared.config.describe import Schema, allowed_text, schema_at
 from shared.config.keys import tables
 from shared.config.section import Config
-from shared.config.toml import parse_toml
+from shared.config.toml import parse_toml, toml_value
 from shared.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=Config)

@@ -44,7 +44,7 @@ from shared.placement.programs import (
 )
 from shared.placement.ranges import BlockRange, parse_range, ranges_of
 from shared.placement.replacing import hand_over, reassign_worker, with_worker
-from shared.placement.replicas import Fetches, OnDisk, fetches, replica_keepers
+from shared.placement.replicas import OnDisk, fetches, replica_keepers
 from shared.placement.segments import Order, answering_segment, segments, urgency_of_segment
 from shared.placement.spreading import spread
 from shared.placement.step_plan import PlacementPlan, StepPlan
@@ -69,7 +69,6 @@ __all__ = [
     "Crossing",
     "Deployment",
     "Exchange",
-    "Fetches",
     "Forward",
     "Link",
     "Loss",

@@ -42,18 +42,12 @@ class OnDisk(NamedTuple):
     """Single blocks of other parts."""
 
 
-class Fetches(NamedTuple):
-    """The blocks to bring before all workers can restore a checkpoint."""
-
-    between: dict[tuple[str, str], list[int]]
-    """Blocks by the worker that has them and the worker that lacks them."""
-    nowhere: list[int]
-    """The blocks that no worker has to give."""
-
-
-def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], changing: Collection[int]) -> Fetches:
+def fetches(
+    before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], changing: Collection[int]
+) -> tuple[dict[tuple[str, str], list[int]], list[int]]:
     """List the blocks that workers lack on disk for `after`, of a checkpoint that was taken under `before`.
 
+    Returns them by the worker that has them and the worker that lacks them, and those that no worker has to give.
     on_disk: of every worker that is there. changing: the blocks that a checkpoint has, because training changes them.
     Trainers fetch from each other if they can. Otherwise the agent brings them its blocks.
     """
@@ -69,7 +63,7 @@ def fetches(before: Placement, after: Placement, on_disk: Mapping[str, OnDisk], 
                 between.setdefault((senders[0], worker), []).append(block)
             else:
                 nowhere.add(block)
-    return Fetches(between, sorted(nowhere))
+    return between, sorted(nowhere)
 
 
 def _has(worker: str, block: int, before: Placement, after: Placement, on_disk: Mapping[str, OnDisk]) -> bool:

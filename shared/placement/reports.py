@@ -1,8 +1,14 @@
-"""Ways of the reports of finished steps to each worker: the reporting workers, and the links. Pure."""
+"""Ways of the reports of finished steps to each worker, and the workers that may be missed on them for a while. Pure.
 
-from collections.abc import Collection, Sequence
+A worker without a state owns no block that changes. One that has lost all begins again in mid-step.
+"""
 
-from shared.placement.derived import Link
+from collections.abc import Collection, Mapping, Sequence
+
+from shared.bounds import AGENT
+from shared.placement.derived import Link, first_worker
+from shared.placement.facts import ModelFacts
+from shared.placement.tiles import Placement
 
 
 def report_parents(first: str, links: Sequence[Link]) -> dict[str, str]:
@@ -28,6 +34,24 @@ def reports_heard(parents: dict[str, str], worker: str, to_hear: Collection[str]
     return {
         peer: _beyond(parents, worker, peer) for peer in peers if not _beyond(parents, peer, worker).isdisjoint(to_hear)
     }
+
+
+def stateless_workers(placement: Placement, model: ModelFacts, parents: Mapping[str, str]) -> frozenset[str]:
+    """Find the workers that have nothing to lose but a copy of what others have.
+
+    parents: see `report_parents`. All samples have to enter at the first worker, which counts the steps of the others. It
+    has to hear of such a worker directly, and of nobody else through it.
+    """
+    first = first_worker(placement)
+    if {source.worker for source in placement.sources} != {first}:
+        return frozenset()
+    owners = {placement.owner(index) for index, block in enumerate(model.blocks) if block.changes}
+    passing_on = set(parents.values())
+    return frozenset(
+        worker
+        for worker, parent in parents.items()
+        if parent == first and worker not in owners and worker not in passing_on and worker != AGENT
+    )
 
 
 def _beyond(parents: dict[str, str], near: str, far: str) -> frozenset[str]:

@@ -8,9 +8,8 @@ from shared.placement.derived import Crossing, answers, first_worker, flow_of, k
 from shared.placement.facts import ModelFacts
 from shared.placement.norms import norm_crossings, scale_crossings, scaling_worker
 from shared.placement.programs import Program, Receive, Send, programs_of
-from shared.placement.reports import report_parents, reports_heard
+from shared.placement.reports import report_parents, reports_heard, stateless_workers
 from shared.placement.segments import Waiting, segments
-from shared.placement.stateless import stateless_workers
 from shared.placement.tiles import Cargo, Placement
 
 

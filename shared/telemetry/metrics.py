@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 
 from shared.errors import ListenError
 from shared.telemetry.phases import PHASES
-from shared.telemetry.step_series import Distribution, Distributions, OneTotal, Totals
+from shared.telemetry.step_series import Distribution, Distributions, Totals
 
 _log = structlog.get_logger(__name__)
 
@@ -26,10 +26,10 @@ class TrainingMetrics:
         """phases: those of `PHASES` whose seconds are kept elsewhere already."""
         self.registry = registry
         ProcessCollector(registry=registry)
-        self.steps = OneTotal(
+        self.steps = Totals(
             "isthmus_steps", "Steps done: on the edge by every worker, on a trainer by itself.", registry
-        )
-        self.samples = OneTotal("isthmus_samples", "Samples in the steps done.", registry)
+        ).only
+        self.samples = Totals("isthmus_samples", "Samples in the steps done.", registry).only
         payload = Totals(
             "isthmus_payload_bytes", "Payload bytes of tensors, by direction.", registry, "direction", DIRECTIONS
         )

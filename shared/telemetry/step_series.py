@@ -29,12 +29,17 @@ class Total:
 
 
 class Totals(Collector):
-    """A counter, with a series for each of the given values of its label, from the start."""
+    """A counter of one series, or of one for each of the given values of its label, from the start."""
 
     def __init__(
-        self, name: str, documentation: str, registry: CollectorRegistry, label: str, values: Iterable[str]
+        self,
+        name: str,
+        documentation: str,
+        registry: CollectorRegistry,
+        label: str | None = None,
+        values: Iterable[str] = ("",),
     ) -> None:
-        self._about = name, documentation, [label]
+        self._about = name, documentation, [label] if label else []
         self.series = {value: Total() for value in values}
         registry.register(self)
 
@@ -43,23 +48,13 @@ class Totals(Collector):
         name, documentation, labels = self._about
         family = CounterMetricFamily(name, documentation, labels=labels)
         for value, total in self.series.items():
-            family.add_metric([value], total.value)
+            family.add_metric([value] if labels else [], total.value)
         return [family]
 
-
-class OneTotal(Total, Collector):
-    """A counter of one series."""
-
-    __slots__ = ("_about",)
-
-    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
-        super().__init__()
-        self._about = name, documentation
-        registry.register(self)
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        """Give the registry the counter at a scrape."""
-        return [CounterMetricFamily(*self._about, value=self.value)]
+    @property
+    def only(self) -> Total:
+        """Return the series of a counter without a label."""
+        return self.series[""]
 
 
 class Distribution:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_trainer.sessions.fair_queue import MOST_WAIT_SECONDS, FairQueue, Wait
+from cloud_trainer.sessions.fair_queue import MOST_WAIT_SECONDS, FairQueue
 from tests.support.examples import examples
 
 
@@ -42,8 +42,8 @@ def simulate(askers, seconds):
     while now < seconds:
         arrive(now)
         taken = queue.take(now)
-        if taken is None or isinstance(taken, Wait):
-            until = now + taken.seconds if isinstance(taken, Wait) else seconds
+        if not isinstance(taken, tuple):
+            until = seconds if taken is None else now + taken
             assert until > now, "a wait of nothing would turn without end"
             now = min(until, arrivals[0][0]) if arrivals else until
             continue

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from edge_agent.config import EdgeConfig
 from shared.config import load_config, parse_toml
-from shared.config.describe import toml_value
-from shared.config.toml import MAX_DEPTH
+from shared.config.toml import MAX_DEPTH, toml_value
 from shared.errors import ConfigError
 from shared.registry.optimizers import OptimizerGroup
 
