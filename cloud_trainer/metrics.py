@@ -102,8 +102,8 @@ class _SessionSeries(Collector):
             info.add_metric([session.id, session.run_id, session.worker.name], 1)
             attached.add_metric(name, session.attachment.attached)
             steps.add_metric(name, session.worker.next_step)
-            if session.statistics.loss is not None:
-                loss.add_metric(name, session.statistics.loss)
+            if session.figures.loss is not None:
+                loss.add_metric(name, session.figures.loss)
             held.add_metric(name, deployment.edge_blocks)
             limit.add_metric(name, deployment.staleness)
             for peer, bits_per_second in session.worker.link_rates.items():
@@ -111,7 +111,7 @@ class _SessionSeries(Collector):
                     rate.add_metric([session.id, f"{session.worker.name}>{peer}"], bits_per_second / 8)
             codecs, counted = (
                 (deployment.codec, deployment.downlink_codec),
-                (session.statistics.bytes_up, session.statistics.bytes_down),
+                (session.figures.bytes_up, session.figures.bytes_down),
             )
             for direction, codec, count in zip(DIRECTIONS, codecs, counted, strict=True):
                 bits.add_metric([session.id, direction], codec_bits(codec))

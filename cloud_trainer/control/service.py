@@ -241,9 +241,9 @@ def _session_status(session_id: str, owner: str, session: Session | None) -> pb.
             held_blocks=session.worker.shown_blocks,
             missing_links=session.links.missing,
             session_term=session.attachment.term,
-            bytes_up=session.statistics.bytes_up,
-            bytes_down=session.statistics.bytes_down,
-            loss=session.statistics.loss,
+            bytes_up=session.figures.bytes_up,
+            bytes_down=session.figures.bytes_down,
+            loss=session.figures.loss,
             downlink_bits_per_second=session.worker.link_rates.get(AGENT),
         )
     )

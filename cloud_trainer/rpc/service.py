@@ -34,7 +34,6 @@ from cloud_trainer.sessions.shared_store import OtherParts
 from cloud_trainer.sessions.stored_sessions import SessionOpening
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.building import build_worker
-from cloud_trainer.sessions.worker.figures import SessionStatistics
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError
@@ -241,10 +240,9 @@ class TrainerService:
             self._store.recall_folder(session_id),
         )
         threads = Threads(self._threads.compute_lane(session_id), self._threads.codec_lane(session_id))
-        statistics = SessionStatistics()
         give = self.groups.taker_of_gradients(request, session_id)
-        worker = await SessionWorker.made(built, threads, statistics, self._metrics, give)
-        return Session(session_id, request, built.judge, worker, statistics)
+        worker = await SessionWorker.made(built, threads, self._metrics, give)
+        return Session(session_id, request, built.judge, worker)
 
     async def upload_block(
         self, requests: AsyncIterator[Packet[pb.UploadBlockRequest] | Damaged], _context: Context

@@ -13,7 +13,6 @@ from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.links import SessionLinks
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.evaluation import Evaluations
-from cloud_trainer.sessions.worker.figures import SessionStatistics
 from cloud_trainer.sessions.worker.judging import PlacementJudge
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.errors import ProtocolError
@@ -34,9 +33,8 @@ class Session:
         request: pb.OpenSessionRequest,
         judge: PlacementJudge,
         worker: SessionWorker,
-        statistics: SessionStatistics,
     ) -> None:
-        """request: the one that opened the session. worker: it has begun to compute, and counts in `statistics`."""
+        """request: the one that opened the session. worker: it has begun to compute."""
         self.id = session_id
         self.run_id = run_of(request, session_id)
         self.request = request
@@ -44,7 +42,7 @@ class Session:
         self.memory = judge.memory
         self.worker = worker
         self.blocks = worker.blocks
-        self.statistics = statistics
+        self.figures = worker.figures
         self.links = SessionLinks(session_id)
         self.attachment = self.links.attachment
         self.tickets = self.links.tickets

@@ -1,7 +1,8 @@
 """Facts of a model, and permissions of its owners, that a placement has to know. Numbers and names only."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class ModelFacts:
 
     def read_slots(self, first: int, stop: int) -> tuple[int, ...]:
         """The slots of feature `first` that blocks [first, stop) read, and the loss, where these are the last."""
-        return self._slots[first, stop][0]
+        return self._slots(first, stop)[0]
 
     def answered_slots(self, first: int, stop: int) -> tuple[int, ...]:
         """The slots of feature `stop` at which error gradients come back to blocks [first, stop).
@@ -129,48 +130,39 @@ class ModelFacts:
         These are the tensors that they have made, and those that they use several times and others use later: autograd adds
         each use by itself to the sum of the later ones.
         """
-        return self._slots[first, stop][1]
+        return self._slots(first, stop)[1]
 
     def wants_input_gradient(self, first: int, stop: int) -> bool:
         """Tell whether error gradients at what blocks [first, stop) read are of use."""
         return any(self.value(first, slot).returns for slot in self.read_slots(first, stop))
 
     @cached_property
-    def _slots(self) -> "_Slots":
-        return _Slots(self)
+    def _slots(self) -> Callable[[int, int], tuple[tuple[int, ...], tuple[int, ...]]]:
+        return cache(self._slots_of)
+
+    def _slots_of(self, first: int, stop: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the slots that a run of blocks reads, and those that are answered."""
+        end = stop + (stop == len(self.blocks))
+        read = tuple(
+            slot
+            for slot, value in enumerate(self.features[first])
+            if any(first <= reader < end for reader in self.values[value].readers)
+        )
+        answered = tuple(
+            slot
+            for slot, value in enumerate(self.features[stop])
+            if self.values[value].returns and (first < self.values[value].feature or self._adds(value, first, stop))
+        )
+        return read, answered
+
+    def _adds(self, value: int, first: int, stop: int) -> bool:
+        readers = self.values[value].readers
+        return readers[-1] >= stop and sum(first <= reader < stop for reader in readers) > 1
 
 
 def unnamed_blocks(count: int) -> ModelFacts:
     """Return the facts of blocks of which nothing is known but their count."""
     return ModelFacts(tuple(BlockFacts(str(block)) for block in range(count)))
-
-
-class _Slots(dict[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]):
-    """By run of blocks, the slots that it reads and those that are answered, each worked out when it is first asked for."""
-
-    def __init__(self, model: ModelFacts) -> None:
-        super().__init__()
-        self._model = model
-
-    def __missing__(self, run: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        first, stop = run
-        model, end = self._model, stop + (stop == len(self._model.blocks))
-        read = tuple(
-            slot
-            for slot, value in enumerate(model.features[first])
-            if any(first <= reader < end for reader in model.values[value].readers)
-        )
-        answered = tuple(
-            slot
-            for slot, value in enumerate(model.features[stop])
-            if model.values[value].returns and (first < model.values[value].feature or self._adds(value, first, stop))
-        )
-        self[run] = read, answered
-        return self[run]
-
-    def _adds(self, value: int, first: int, stop: int) -> bool:
-        readers = self._model.values[value].readers
-        return readers[-1] >= stop and sum(first <= reader < stop for reader in readers) > 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import grpc
 from cloud_trainer.sessions.blocks import SessionBlocks
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.building import BuiltWorker
-from cloud_trainer.sessions.worker.figures import SessionFigures, SessionStatistics
+from cloud_trainer.sessions.worker.figures import SessionFigures
 from shared.checkpoint import CheckpointName
 from shared.events import Events, ignore
 from shared.events.worker import StepComputed
@@ -31,7 +31,6 @@ class SessionWorker:
         cls,
         built: BuiltWorker,
         threads: Threads,
-        statistics: SessionStatistics,
         metrics: TrainingMetrics,
         give: Callable[[Parcel], object] | None = None,
     ) -> Self:
@@ -39,7 +38,7 @@ class SessionWorker:
         judge = built.judge
         blocks = SessionBlocks(judge.worker, built.held, judge.memory)
         events = Events()
-        figures = SessionFigures(judge.worker, statistics, metrics, events)
+        figures = SessionFigures(judge.worker, metrics, events)
         events.subscribe(StepComputed, lambda _event: blocks.forget_arrived())
         setup = WorkerSetup(
             worker=judge.worker,

@@ -2,6 +2,7 @@
 evaluations."""
 
 from collections import defaultdict
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -124,8 +125,8 @@ async def test_a_trainer_that_is_last_under_another_placement_counts_all_that_it
     async with standing(chain(), ALLOWED, near=()) as (agent, servers):
         await agent.dial()
         await agent.train(0, BATCHES[:3])
-        figures = servers["near"].service.sessions.built[0].statistics
-        before = replace(figures)
+        figures = servers["near"].service.sessions.built[0].figures
+        before = copy(figures)
         tiles = (Tile(AGENT, 0, 1, WHOLE), Tile("far", 1, 2, WHOLE), Tile("near", 2, BLOCKS, WHOLE))
         codecs = {Route("far", "near", Cargo.FEATURE): "uniform8"}  # or both ways are as long
         after = replace(chain(version=1), workers=(AGENT, "far", "near"), tiles=tiles, codecs=codecs)

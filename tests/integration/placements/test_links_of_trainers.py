@@ -98,7 +98,7 @@ async def test_features_go_straight_from_trainer_to_trainer():
     async with standing(BEHIND) as (agent, servers):
         await agent.dial()
         await agent.train(0, BATCHES)
-        near, far = (server.service.sessions.built[0].statistics for server in servers.values())
+        near, far = (server.service.sessions.built[0].figures for server in servers.values())
         assert far.received_bytes == far.bytes_up > 0
         assert far.sent_bytes == far.bytes_down > 0
         assert near.bytes_up > far.bytes_up, "its own features from the agent come on top"

@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from cloud_trainer.groups.merging import GroupFigures
 from cloud_trainer.metrics import QUEUES, TrainerMetrics
-from cloud_trainer.sessions.worker.figures import SessionStatistics
 from edge_agent.observability.metrics import EdgeMetrics
 from edge_agent.training.statistics import Statistics, WorkerFigures
 from shared.placement import Deployment
@@ -27,7 +26,7 @@ class OpenSession:
 
     id, run_id = "5e55", "c0de"
     attachment = SimpleNamespace(attached=True)
-    statistics = SessionStatistics(received_bytes=1000, sent_bytes=200, bytes_up=900, bytes_down=300, loss=0.5)
+    figures = SimpleNamespace(received_bytes=1000, sent_bytes=200, bytes_up=900, bytes_down=300, loss=0.5)
     links = SimpleNamespace(missing=("far",))
     worker = SimpleNamespace(
         name="gpu",
@@ -161,7 +160,7 @@ UNKNOWN = {
 
 
 def test_a_loss_that_this_trainer_does_not_know_is_no_zero(monkeypatch):
-    monkeypatch.setattr(OpenSession, "statistics", SessionStatistics())
+    monkeypatch.setattr(OpenSession.figures, "loss", None)
     assert trainer(session=True).get_sample_value("isthmus_session_loss", {"session": "5e55"}) is None
 
 

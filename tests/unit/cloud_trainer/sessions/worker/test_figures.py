@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from cloud_trainer.sessions.worker.figures import SessionFigures, SessionStatistics
+from cloud_trainer.sessions.worker.figures import SessionFigures
 from shared.events import Events
 from shared.events.worker import Delivered, Received, Sent
 from shared.placement import Placement, Rows, Source, Tile
@@ -29,11 +29,10 @@ class Counting:
     """The figures of one worker, and their counters."""
 
     def __init__(self, worker):
-        self.statistics = SessionStatistics()
         self._metrics = TrainingMetrics(CollectorRegistry())
         events = Events()
         self.emit = events.emit
-        self.figures = SessionFigures(worker, self.statistics, self._metrics, events)
+        self.figures = SessionFigures(worker, self._metrics, events)
         self.figures.placed(CHAIN)
 
     def value(self, name, **labels):
@@ -69,7 +68,7 @@ def test_up_is_away_from_the_edge_and_down_is_back_on_both_links_of_a_worker_in_
     near = Counting("near")
     near.emit(moved)
     assert near.counted == counted
-    assert (near.statistics.bytes_up, near.statistics.bytes_down) == (counted[0], counted[2])
+    assert (near.figures.bytes_up, near.figures.bytes_down) == (counted[0], counted[2])
 
 
 def test_received_and_sent_bytes_are_counted_besides():
@@ -78,7 +77,7 @@ def test_received_and_sent_bytes_are_counted_besides():
     near.emit(Received("far", tensor(GRADIENT, 2), 2))
     near.emit(Sent("edge", 4, 4))
     near.emit(Sent("far", 8, 8))
-    assert (near.statistics.received_bytes, near.statistics.sent_bytes) == (3, 12)
+    assert (near.figures.received_bytes, near.figures.sent_bytes) == (3, 12)
 
 
 def test_a_feature_that_has_arrived_at_a_trainer_farther_away_is_an_uplink_and_its_labels_are_not():
