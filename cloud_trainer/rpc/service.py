@@ -98,11 +98,9 @@ class TrainerService:
         self._checkpointer = SessionCheckpointer(self._store, self._threads)
         self.copies = CopyTrainings(config, self._limits, device)
         self._shutdown = TrainerShutdown(self.sessions, self._checkpointer)
-        joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build, self.groups.begin)
+        self.joining = Joining(self.sessions, self._store, self._fencing, self._threads, self._build, self.groups.begin)
         dialer = PeerDialer(config.peers, config.link, insecure=config.server.insecure)
-        self.session_calls = SessionCalls(
-            self.sessions, joining, self.groups, self._checkpointer, self._threads, dialer
-        )
+        self.session_calls = SessionCalls(self.sessions, self.groups, self._checkpointer, self._threads, dialer)
         self.offered_blocks = OfferedBlocks(self.sessions, self._store, self._threads, dialer)
         self.relays = Relays(dialer, config.peers.max_relays_per_subject)
         self.link_rpc = LinkRpc(config.link, self.sessions, self._shutdown)
@@ -112,6 +110,7 @@ class TrainerService:
         """The parts that answer the RPCs, each by a method of its name."""
         return (
             self,
+            self.joining,
             self.session_calls,
             self.offered_blocks,
             self.copies,

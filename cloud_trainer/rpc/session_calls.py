@@ -1,4 +1,4 @@
-"""The calls of an agent that has a session, but for its links."""
+"""The calls of an agent that has a session, but for its joins and its links."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,7 +12,6 @@ from cloud_trainer.groups.groups import Groups
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.claims import checkpoint_name
-from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
@@ -44,26 +43,16 @@ class SessionCalls:
     def __init__(
         self,
         sessions: SessionRegistry,
-        joining: Joining,
         groups: Groups,
         checkpointer: SessionCheckpointer,
         threads: TrainerThreads,
         dialer: PeerDialer,
     ) -> None:
         self._sessions = sessions
-        self._joining = joining
         self._groups = groups
         self._checkpointer = checkpointer
         self._threads = threads
         self._dialer = dialer
-
-    async def join_session(self, request: pb.JoinSessionRequest, _context: Context) -> pb.JoinSessionResponse:
-        """Make the caller the session's only agent."""
-        return await self._joining.join(request)
-
-    async def restore_worker(self, request: pb.RestoreWorkerRequest, _context: Context) -> pb.RestoreWorkerResponse:
-        """Go back to a checkpoint."""
-        return await self._joining.restore(request)
 
     async def commit_placement(
         self, request: pb.CommitPlacementRequest, _context: Context

@@ -22,6 +22,7 @@ from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.errors import StorageError
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import KEPT
+from shared.transport.rpc.refusing import Context
 from shared.transport.rpc.status import Kind, StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -33,7 +34,7 @@ BeginInGroup = Callable[[Session, pb.Beginning], Awaitable[pb.RestoreWorkerRespo
 
 
 class Joining:
-    """Joins and restores, one at a time for each session."""
+    """The answers, one at a time for each session. protos/isthmus/v1/trainer.proto says what each promises and refuses."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class Joining:
         self._build = build
         self._begin_in_group = begin_in_group
 
-    async def join(self, request: pb.JoinSessionRequest) -> pb.JoinSessionResponse:
-        """Join as `TrainerService.JoinSession` says. Raises StatusError."""
+    async def join_session(self, request: pb.JoinSessionRequest, _context: Context) -> pb.JoinSessionResponse:
+        """Make the caller the session's only agent. Raises StatusError."""
         check_version(request.protocol_version)
         session_id, term = request.session_id, request.session_term
         check_term(term)
@@ -90,8 +91,8 @@ class Joining:
         except StorageError as failure:
             _log.warning("other trainers' checkpoints not found", session=session_id, reason=str(failure))
 
-    async def restore(self, request: pb.RestoreWorkerRequest) -> pb.RestoreWorkerResponse:
-        """Restore as `TrainerService.RestoreWorker` says. Raises StatusError, and the errors of opening."""
+    async def restore_worker(self, request: pb.RestoreWorkerRequest, _context: Context) -> pb.RestoreWorkerResponse:
+        """Go back to a checkpoint, or begin again. Raises StatusError, and the errors of opening."""
         session_id, name = request.session_id, checkpoint_name(request.checkpoint)
         beginning = checked_beginning(request.beginning) if request.HasField("beginning") else None
         with ExitStack() as uses:

@@ -22,7 +22,7 @@ CALLS = {
     "OpenSession": "cloud_trainer.rpc.service:TrainerService.open_session",
     "UploadBlock": "cloud_trainer.rpc.service:TrainerService.upload_block",
     "CheckPeers": "cloud_trainer.rpc.session_calls:SessionCalls.check_peers",
-    "JoinSession": "cloud_trainer.rpc.session_calls:SessionCalls.join_session",
+    "JoinSession": "cloud_trainer.sessions.joining:Joining.join_session",
     "DialPeers": "cloud_trainer.rpc.session_calls:SessionCalls.dial_peers",
     "Link": "cloud_trainer.rpc.link_rpc:LinkRpc.link",
 }
