@@ -45,6 +45,7 @@ def value(metrics, name, **labels):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.full)])
 async def test_every_worker_counts_the_bytes_that_the_command_foretells(precision, edge_metrics, tmp_path):
+    overlapped = False
     for kind in KINDS:
         async with running_trainers() as servers:
             codecs = ['deployment.codec="uniform8"', 'deployment.downlink_codec="fp16"']  # or both ways are as long
@@ -65,8 +66,10 @@ async def test_every_worker_counts_the_bytes_that_the_command_foretells(precisio
             assert value(metrics, "isthmus_steps_total") == STEPS, (kind, worker)
             assert value(metrics, "isthmus_samples_total") == STEPS * BATCH_SIZE, (kind, worker)
         check_what_is_shared(edge_metrics[-1], report)
+        overlapped |= value(edge_metrics[-1], "isthmus_overlap_ratio") is not None
         for name in servers.keys() - set(report.placement.workers):
             assert value(servers[name].metrics, "isthmus_steps_total") == 0
+    assert overlapped, "of some; a run whose steps are all told of at once has no ratio"
 
 
 EXCHANGED = (Cargo.WEIGHT_GRADIENT, Cargo.WEIGHTS)
@@ -90,8 +93,7 @@ def check_what_is_shared(metrics, report):
     assert counted["up"] <= STEPS * sent
     assert bool(sent) == bool(value(metrics, "isthmus_exchange_seconds_count"))
     overlap = value(metrics, "isthmus_overlap_ratio")
-    assert bool(sent or received) == (overlap is not None)
-    assert overlap is None or 0.0 <= overlap <= 1.0
+    assert overlap is None or ((sent or received) and 0.0 <= overlap <= 1.0)
     shows = any(
         one.crossing.cargo is Cargo.FEATURE and one.crossing.index == 0 and one.crossing.sender == AGENT
         for one in crossing
