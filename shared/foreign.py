@@ -61,7 +61,7 @@ def is_ours(cause: BaseException) -> bool:
 def described(cause: BaseException) -> str:
     """An exception in words, on one line: its type and what it says; of an error of ours the sentence alone."""
     told = " ".join(str(cause).split())
-    if isinstance(cause, IsthmusError):
+    if isinstance(cause, IsthmusError) and told:
         return told
     return f"{type(cause).__name__}: {told}" if told else type(cause).__name__
 

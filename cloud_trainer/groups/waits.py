@@ -44,8 +44,8 @@ class LateMembers:
         """longest_wait_seconds: see `GroupConfig`."""
         self._longest_wait_seconds = longest_wait_seconds
         self._step: int | None = None
-        self._seen_seconds = self._began_seconds = 0.0
-        """Time of the last look, and of the one that has first seen the present step."""
+        self._began_seconds = 0.0
+        """Time of the look that has first seen the present step."""
         self._taken = deque[float](maxlen=_STEPS_KNOWN)
         """Seconds that a step took, as the last looks have seen."""
         self.since: Mapping[int, float] = {}

@@ -40,7 +40,7 @@ def first_batch(
         return _first_iterated(dataset, batch_size, collate, transform)
     count = sample_count(dataset, skipping)
     reader = SampleReader(dataset, 0, collate, transform)
-    if skipping is not None and skipping.like is None:
+    if skipping is not None and skipping.like is None and collate is None:
         some = list(range(0, count, -(-count // _LOOKED_AT)))
         skipping.like = reader.usual_kind(BatchRequest(some, ("evaluation", 0)))
     spares = None if skipping is None else skipping.spares(0, count)
@@ -50,7 +50,7 @@ def first_batch(
     ((inputs, labels),) = reader.read([request])
     if skipping is not None:
         skipping.judge(reader.unreadable)
-        skipping.like = reader.kind
+        skipping.like = reader.kind or skipping.like
     if not is_spread:
         _warn_of_state(dataset, collate)
     return Batch(0, inputs, labels)

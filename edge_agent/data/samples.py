@@ -149,7 +149,8 @@ class SampleReader:
     def usual_kind(self, request: BatchRequest) -> SampleKind | None:
         """Return the kind that most of these samples have, of several the first; None where none can be read, or a function
         makes batches."""
-        return self._batches.usual_kind(request)
+        with spare_restored():
+            return self._batches.usual_kind(request)
 
     def copied_bytes(self, samples: int) -> float:
         """The bytes of so many samples where reading copies rows of tensors in memory, and no more; infinite elsewhere."""

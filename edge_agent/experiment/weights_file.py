@@ -169,8 +169,8 @@ def _state_dict(path: Path, saved: Any, key: str | None) -> Weights:
             saved, entries = saved[inside[0]], [*entries, inside[0]]
         elif saved:
             raise ConfigError(
-                f"{path} has no state dict{_keys_of(saved)}, and none of {', '.join(_STATES)}; training.start_from.key names "
-                "another entry"
+                f"{path} has no state dict{_keys_of(saved)}, and none of {', '.join(_STATES)}; save a state dict alone, "
+                "or name its entry in training.start_from.key"
             )
     place = ".".join(entries)
     if not isinstance(saved, Mapping):

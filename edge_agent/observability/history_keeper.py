@@ -9,11 +9,13 @@ from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.events import BeganAgain, Ended, Evaluated, Finishing, RolledBack, RowAdded, SessionOpened
 from edge_agent.training.history import HistoryFile, HistoryRow
+from edge_agent.training.improvement import rate_drops
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_figures import StepFigure
 from shared.concurrency.threads import WorkerThread
 from shared.events import Events
 from shared.events.worker import Computed
+from shared.placement import Deployment
 from shared.registry import codec_bits
 from shared.training.schedule import learning_rate
 
@@ -109,6 +111,8 @@ class HistoryKeeper:
         samples = statistics.samples - (before.samples if before is not None else 0)
         row = self._row(
             step,
+            statistics.deployment,
+            experiment.held.rate_drops,
             samples=statistics.samples,
             skipped=statistics.skipped,
             seconds=round(seconds, 3),
@@ -121,15 +125,15 @@ class HistoryKeeper:
         self._show()
         self._emit(RowAdded(statistics.history[-1]))
 
-    def _row(self, step: int, **figures: Any) -> HistoryRow:
-        """Return the row of a step but for its loss, under the deployment in force."""
-        experiment, deployment = self._experiment, self._statistics.deployment
+    def _row(self, step: int, deployment: Deployment, drops: int, **figures: Any) -> HistoryRow:
+        """Return the row of a step but for its loss. drops: see `learning_rate`."""
+        experiment = self._experiment
         assert experiment is not None, "a session is open"
         given: dict[str, Any] = {"train_loss": None, "test_loss": None, "accuracy": None} | figures
         return HistoryRow(
             step=step,
             epoch=experiment.recipe.epoch_of(step),
-            learning_rate=learning_rate(experiment.recipe, max(step - 1, 0), drops=experiment.held.rate_drops),
+            learning_rate=learning_rate(experiment.recipe, max(step - 1, 0), drops=drops),
             edge_blocks=deployment.edge_blocks,
             staleness=deployment.staleness,
             bits=codec_bits(deployment.codec),
@@ -139,9 +143,10 @@ class HistoryKeeper:
     def _with_lost(self, rows: Iterable[HistoryRow], step: int) -> list[HistoryRow]:
         """Return these rows up to a step, and those of epochs without an evaluation that a kill has kept out of the file."""
         assert self._experiment is not None, "a member is back in its session"
-        statistics, found = self._statistics, [row for row in rows if row.step <= step]
+        experiment, statistics = self._experiment, self._statistics
+        found = [row for row in rows if row.step <= step]
         self._look_ahead(found[-1].step if found else 0)
-        while self.next_step <= step < self._experiment.steps and not self._experiment.evaluates_at(self.next_step):
+        while self.next_step <= step < experiment.steps and not experiment.evaluates_at(self.next_step):
             if not list(statistics.of_steps.between(self.next_step - 1, self.next_step)):  # the others did it alone
                 break
             totals = statistics.totals_at(self.next_step, found)
@@ -149,7 +154,11 @@ class HistoryKeeper:
                 name: totals.get(name, 0) for name in ("samples", "skipped", "seconds", "bytes_up", "bytes_down")
             }
             loss = totals["loss_sum"] / totals["losses"]
-            found.append(self._row(self.next_step, train_loss=loss, samples_per_second=0.0, **figures))
+            deployment = experiment.deployment_of(experiment.scheduled_at(self.next_step - 1, experiment.placement))
+            drops = rate_drops(found, experiment.recipe.schedule)
+            found.append(
+                self._row(self.next_step, deployment, drops, train_loss=loss, samples_per_second=0.0, **figures)
+            )
             self._look_ahead(self.next_step)
         return found
 
@@ -170,7 +179,9 @@ class HistoryKeeper:
     def _show(self) -> None:
         """Have the file hold all rows, beside the event loop, but for that of a member that has come after the last step: a
         whole result may be there."""
-        rows = list(self._statistics.history)
-        comes_after_the_end = bool(rows) and not rows[-1].samples
+        rows, experiment = list(self._statistics.history), self._experiment
+        comes_after_the_end = (
+            bool(rows) and experiment is not None and rows[-1].step == experiment.steps and not rows[-1].samples
+        )
         if self._file is not None and self._disk is not None and not comes_after_the_end:
             self._disk.send(partial(self._file.hold, rows))

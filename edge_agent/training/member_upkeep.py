@@ -2,8 +2,6 @@
 
 import asyncio
 
-import structlog
-
 from edge_agent.sessions.admission import admit, release, release_stand_ins
 from edge_agent.sessions.membership import MemberStatus
 from edge_agent.sessions.open_session import OpenSession
@@ -13,8 +11,6 @@ from edge_agent.training.replica_keeper import appoint_keeper
 from edge_agent.training.stopping_trainers import StoppingTrainers
 from shared.errors import IsthmusError
 from shared.placement import Placement
-
-_log = structlog.get_logger(__name__)
 
 
 class MemberUpkeep:

@@ -11,6 +11,7 @@ import torch
 
 import cloud_trainer.server
 import edge_agent.run
+from edge_agent.training.deployer import Deployer
 from shared.client.credentials import TrainerAccess
 from shared.config import load_config
 from shared.errors import IsthmusError
@@ -45,7 +46,7 @@ def agent(flags: list[str], changes: dict[int, Any], planned: list[Planned], fol
     config = load_config(edge_agent.run.EdgeConfig, None, flags, environ={})
     for moments in Path(config.checkpoints.location).rglob("last-moments"):
         moments.unlink()  # faults are drawn, and may be twice at one step, where a run would say that memory is short
-    deployers: list[edge_agent.run.Deployer] = []
+    deployers: list[Deployer] = []
 
     def on_progress(progress: edge_agent.run.Statistics) -> None:
         if (change := changes.get(progress.steps)) is not None:

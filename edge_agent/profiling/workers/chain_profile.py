@@ -12,7 +12,6 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
-import structlog
 
 from edge_agent.config import EdgeConfig
 from edge_agent.experiment.experiment import Experiment
@@ -33,8 +32,6 @@ from shared.events import Emit, ignore
 from shared.placement import AGENT, Tile, chain_workers
 from shared.registry import codec_spec
 from shared.training.step_seconds import totals
-
-_log = structlog.get_logger(__name__)
 
 
 async def profile_chain(

@@ -18,9 +18,13 @@ pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 CUT = "deployment.cut=1"
 
 
+FALLING = 'training.schedule={name="plateau", patience=0, threshold=0.9, factor=0.5}'
+"""Has the rate fall at each evaluation but the first, which the rows between tell, too."""
+
+
 def evaluating(rank):
     tested = f'data.test={{factory="tests.support.samples:SomeDigits", kwargs={{rank={rank}}}}}'
-    return [tested, "training.evaluate_every_steps=10"]
+    return [tested, "training.evaluate_every_steps=10", FALLING]
 
 
 def undisturbed(of_rank):
@@ -40,6 +44,8 @@ def expected():
     """The rows of each member of a group that evaluates."""
     found = undisturbed(evaluating)
     assert [row.step for row in found[0]] == [10, 20, 22, 30, 40]
+    rates = [row.learning_rate for row in found[0]]
+    assert rates == [rates[0] * share for share in (1, 1, 0.5, 0.25, 0.125)]
     return found
 
 

@@ -129,7 +129,7 @@ class _Search:
         profile, space = question.profile, question.space
         check_staleness(space.staleness)
         check_widths(space.bits)
-        self._question, self._at = question, at
+        self._at = at
         self._profile, self._staleness = profile, space.staleness or 0
         self.choices = Choices(question)
         self._bounds = Bounds(profile, at, self._staleness)

@@ -95,7 +95,7 @@ def test_an_entry_that_is_not_there_is_said(tmp_path):
 
 def test_a_checkpoint_without_a_usual_entry_names_the_key_that_chooses(tmp_path):
     torch.save({"ema": STATE, "step": 3}, tmp_path / "x.pth")
-    assert refused(tmp_path / "x.pth").endswith("training.start_from.key names another entry")
+    assert refused(tmp_path / "x.pth").endswith("save a state dict alone, or name its entry in training.start_from.key")
     assert read_weights(tmp_path / "x.pth", "ema").entry == "ema"
 
 
