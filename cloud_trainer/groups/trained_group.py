@@ -271,7 +271,8 @@ class TrainedGroup:
         if self._newcomers.lose(seat.rank) and self._loop is not None:
             self._loop.look_again()
         async with self._alone:
-            if session.forgotten:
+            # A member that has lost its session, or opens one and gives up before it begins, still lacks the result.
+            if session.forgotten and not session.is_replaced and seat.began_seconds is not None:
                 await self._finish(seat.rank)
             await self._leave_first_weights(seat.rank)
             if self._loop is None and not self.seats.sessions:

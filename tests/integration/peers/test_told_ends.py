@@ -73,6 +73,24 @@ async def test_a_member_cannot_end_a_group_that_goes_on_without_late_members():
         await first
 
 
+async def test_a_member_that_gives_up_a_session_before_it_begins_still_lacks_what_the_group_has_made():
+    for_ever = 'data.test={factory="tests.support.samples:Slow", kwargs={seconds=0.5}}'
+    async with running_trainer(*group_of(2, NOTHING_KEPT)) as server, RawPeer(server.address) as peer:
+        configs = [member(rank, server, size=2, more=[SHARD]) for rank in range(2)]
+        first = asyncio.create_task(run_training(configs[0]))
+        members = Members(server, peer)
+        await until_linked(members, first)
+        evaluating = asyncio.create_task(run_training(member(1, server, size=2, more=[SHARD, for_ever])))
+        state = (await first).module.state_dict()
+        request = members.group.seats.sessions[1].request
+        evaluating.cancel()
+        await asyncio.gather(evaluating, return_exceptions=True)
+        opened = await peer.unary("OpenSession", request.SerializeToString())
+        await peer.close_session(pb.OpenSessionResponse.FromString(opened.responses[0]).session_id)
+        assert_same_bits(state, (await trained(configs[1:]))[0])
+    assert_same_bits(group_state(configs), state)
+
+
 async def ended_at(server, training):
     """Have a member tell one trainer, in the middle of training, that the group ends; returns the steps after which it does."""
     async with RawPeer(server.address) as peer:
