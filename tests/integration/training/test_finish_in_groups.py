@@ -165,7 +165,7 @@ async def test_a_member_that_comes_back_is_asked_before_others_have_all_that_it_
 
 async def test_a_group_that_leaves_out_late_members_is_not_finished_and_a_sentence_says_so(tmp_path):
     group, socket, begun = 'groups=[{name="line", size=1, leave_out_seconds=3.0}]', tmp_path / "a.sock", asyncio.Event()
-    async with running_trainer(group, ACCEPTING) as server, operated(socket) as agent:
+    async with running_trainer(group, ACCEPTING, "checkpoints.location=none") as server, operated(socket) as agent:
         config = member(0, server, size=1, more=[*ENDLESS, SHARD, f"control.listen=unix:{socket}"])
         run = asyncio.create_task(run_training(config, Listening(lambda now: begun.set() if now.steps else None)))
         await begun.wait()
