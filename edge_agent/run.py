@@ -184,7 +184,7 @@ async def _train_or_deliver(
             return kept
         prepared = prepared._replace(killed=await asyncio.to_thread(check_kills, experiment, stored))
         await asyncio.to_thread(check_room, experiment, prepared.folder, stored)
-        warn_of_kept_features(experiment)
+        await asyncio.to_thread(warn_of_kept_features, experiment)
         await asyncio.to_thread(warn_of_unkept, experiment)
         return await _train(prepared, events, write_result, shutdown, newest)
     except IsthmusError as failure:
