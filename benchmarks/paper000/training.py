@@ -17,6 +17,7 @@ from shared.execution.counted_batches import Batch as Fed
 from shared.execution.split import Scheme
 from shared.model.build import build_checked_chain
 from shared.model.random_state import derive_seed
+from shared.registry.corrections import StalenessCorrection
 from shared.training.losses import BatchLabels
 
 LATENESS = range(1, 9)
@@ -47,6 +48,7 @@ class Training:
     """Codec of the features."""
     feedback: bool = True
     batch_size: int = 32
+    correction: StalenessCorrection = "none"
 
     @property
     def alone(self) -> "Training":
@@ -102,7 +104,7 @@ def run_training(training: Training, folder: Path, device: torch.device) -> Resu
     example = next(loader.iterate(0, 1)).inputs
     size, steps = task.sizes[training.size], loader.steps_per_epoch
     chain = build_checked_chain(size.factory, size.kwargs, training.seed, example, learning=task.learning)
-    recipe = task.recipe(training.size, training.seed, training.epochs, steps)
+    recipe = task.recipe(training.size, training.seed, training.epochs, steps, training.correction)
     cut = len(chain.blocks) if training.cut is None else training.cut
     seed_stochastic_rounding(derive_seed(training.seed, "codecs"))
     network = CutNetwork(chain, (cut,), recipe, _schemes(training), device)

@@ -1,10 +1,13 @@
 """One training of a task: what it measures beside the accuracy."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
+from benchmarks.paper000.figures import FIGURES
 from benchmarks.paper000.tasks import TASKS
 from benchmarks.paper000.training import (
     DEVIATIONS,
@@ -68,3 +71,20 @@ def test_the_k_of_the_paper_keeps_its_share_of_the_epochs():
     assert TASKS["type2_tiny"].staleness_of(5) == ((0, 5), (3, 6))
     assert TASKS["resnet50"].recipe("paper", 0, 160, 10).schedule.milestones == (80, 120)
     assert TASKS["mobilenetv3"].recipe("paper", 0, 2, 10).schedule.milestones == (1, 2, 3)
+
+
+def test_the_rate_rises_in_the_first_epochs_of_a_size_that_asks_for_it_and_never_in_the_papers():
+    warmed = [name for name, task in TASKS.items() if task.sizes["small"].warmup_epochs]
+    assert {"vgg19", "din"} <= {*warmed}
+    for name in warmed:
+        assert TASKS[name].recipe("small", 0, 5, 7).schedule.warmup_steps == 7
+        assert TASKS[name].recipe("paper", 0, 5, 7).schedule.warmup_steps == 0
+
+
+def test_predicted_weights_stand_beside_those_that_are_there_where_the_optimizer_has_a_momentum():
+    for name, rows in ((name, FIGURES["table4"].rows(Training(name, "small", 1, 320, 0))) for name in TASKS):
+        predicted = [row for row in rows if row.training.correction == "prediction"]
+        assert len(predicted) == (len(rows) > 3) == (name != "din" and "probe" not in name)
+        for row in predicted:
+            assert replace(row.training, correction="none") == rows[2].training
+            TASKS[name].recipe("small", 0, 1, 10, "prediction")
