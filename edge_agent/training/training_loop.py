@@ -253,9 +253,8 @@ class TrainingLoop:
                     return action
                 self._lower_rate_if_due()
                 if self._experiment.config.member is not None:
-                    await self._session.threads.disk.run(
-                        lambda: None
-                    )  # its rows are in the file then, and nowhere else
+                    # No checkpoint has a member's rows, so its file has them before its next step.
+                    await self._session.threads.disk.run(lambda: None)
                 await self.step_runner.do(linked, batches, self._next_stop_step())
                 self._emit(Drained())
 

@@ -282,14 +282,6 @@ class Itself(FlatDigits):
         return vector, vector.clone()
 
 
-class Halved(FlatDigits):
-    """Labels that are the samples but for a factor."""
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        vector, _ = super().__getitem__(index)
-        return vector, vector / 2
-
-
 class Mixtures(FlatDigits):
     """Labels of the samples' own shape, each number of which is a mixture of all numbers of the sample."""
 
