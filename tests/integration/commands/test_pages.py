@@ -24,7 +24,8 @@ from tests.support.running import held_port
 pytestmark = pytest.mark.slow
 
 STEPS = 12
-EXAMPLES = sections("examples.md")
+TRANSFER = sections("transfer.md")
+EXAMPLES = {**sections("examples.md"), "Transfer learning": TRANSFER["A pretrained network"]}
 LANGUAGE_MODEL = EXAMPLES.pop("A language model")
 INSTALLATION = ("python3 -m venv", ".venv/bin/pip install")
 
@@ -173,7 +174,7 @@ COSTS = {
 @pytest.mark.full
 def test_every_kind_of_placement_costs_what_it_must(folder, monkeypatch):
     reader = Reader(folder, environment={"PYTHONPATH": str(folder), "EDGE_AGENT_COMPUTE__THREADS": "1"})
-    page = blocks("placement.md")
+    page = [*blocks("placement.md"), *blocks_of(TRANSFER["Features that are sent once"])]
     assert len(list(reader.follow(page))) == 1
     monkeypatch.chdir(folder)
     shown = [block.title for block in page if block.language == "toml"]
