@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.learning.plan import LEARNING_RATE, NETWORKS, SUITES, Trial
+from benchmarks.learning.plan import NETWORKS, OPTIMIZERS, SUITES, Trial
 from benchmarks.learning.results import RESULTS, read_results
 from benchmarks.learning.workers import run_trials
 from benchmarks.support.arguments import numbers
@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{unknown[0]!r} is no configuration of the suite {chosen.suite!r}, which has {', '.join(configs)}"
         )
     chosen.configs, chosen.out = chosen.configs or list(configs), chosen.out or RESULTS[chosen.suite]
+    chosen.learning_rate = chosen.learning_rate or OPTIMIZERS[chosen.optimizer].learning_rate
     done = {result.trial for result in read_results(chosen.out)}
     trials = [trial for trial in _trials(chosen) if trial not in done]
     print(f"{len(trials)} trainings to run on {chosen.device}, {chosen.workers} at a time", flush=True)
@@ -58,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=numbers, default=range(5), help="one number, or the first and last of several (default: 0-4)")
     add("--epochs", type=int, default=8, help="of every training (default: %(default)s)")
     add("--train-samples", type=int, default=50_000, help="the first of the training set (default: all)")
-    add("--learning-rate", type=float, default=LEARNING_RATE, help="at its highest (default: %(default)s)")
+    add("--optimizer", choices=OPTIMIZERS, default="sgd", help="of every training (default: %(default)s)")
+    add("--learning-rate", type=float, help="at its highest (default: the optimizer's in the plan)")
     add("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     add(
         "--workers", type=int, default=1, help="trainings at a time, a process and a thread each (default: %(default)s)"
@@ -70,7 +72,16 @@ def _parser() -> argparse.ArgumentParser:
 def _trials(chosen: argparse.Namespace) -> list[Trial]:
     """Seed by seed, so that a run that is stopped early has compared all configurations on fewer seeds."""
     return [
-        Trial(network, config, seed, chosen.epochs, chosen.train_samples, chosen.learning_rate, chosen.suite)
+        Trial(
+            network,
+            config,
+            seed,
+            chosen.epochs,
+            chosen.train_samples,
+            chosen.learning_rate,
+            chosen.suite,
+            chosen.optimizer,
+        )
         for seed, network, config in itertools.product(chosen.seeds, chosen.networks, chosen.configs)
     ]
 

@@ -7,7 +7,8 @@ Without --into they are printed; with it they replace what stands between the tw
 
 import argparse
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from benchmarks.learning.plan import (
@@ -15,6 +16,7 @@ from benchmarks.learning.plan import (
     LEARNING_RATES_TRIED,
     MOMENTUM,
     NETWORKS,
+    OPTIMIZERS,
     SUITES,
     WEIGHT_DECAY,
     Network,
@@ -52,10 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def tables(results: Sequence[Result]) -> str:
-    """A table for each network. Raises DataError for results that cannot stand in one table."""
+    """A table for each network and optimizer. Raises DataError for results that cannot stand in one table."""
+    rates = {result.trial.optimizer: result.trial.learning_rate for result in results}
     settings = {
-        (result.trial.suite, result.trial.epochs, result.trial.train_samples, result.trial.learning_rate)
-        for result in results
+        (trial.suite, trial.epochs, trial.train_samples, trial.learning_rate - rates[trial.optimizer])
+        for trial in (result.trial for result in results)
     }
     if len(settings) != 1:
         raise DataError(
@@ -64,24 +67,34 @@ def tables(results: Sequence[Result]) -> str:
         )
     if len({result.trial for result in results}) != len(results):
         raise DataError("a training is among the results more than once")
-    ((name_of_suite, epochs, train_samples, learning_rate),) = settings
+    ((name_of_suite, epochs, train_samples, _),) = settings
     suite = SUITES[name_of_suite]
     devices = ", ".join(sorted({result.device for result in results}))
     parts = [
         f"CIFAR-10, {train_samples:,} training and {results[0].test_samples:,} test images without augmentation, {epochs} "
-        f"epochs of batches of {BATCH_SIZE}; SGD with momentum {MOMENTUM}, weight decay {WEIGHT_DECAY} and a learning "
-        f"rate that rises to {learning_rate} in the first epoch and {_course(suite, results[0].trial)}; simulated "
+        f"epochs of batches of {BATCH_SIZE}; SGD with momentum {MOMENTUM} and weight decay {WEIGHT_DECAY}, or the optimizer "
+        f"that a table names; a learning rate that rises to {_listed(rates)} in the first epoch and "
+        f"{_course(suite, results[0].trial)}; simulated "
         f"on {devices}. Accuracy on the test set after the last epoch: mean ± standard deviation over the seeds. The "
         "difference is taken seed by seed, since a seed has the same first weights and batches in every row: mean ± "
         "standard error. All rows of a table have the same seeds. Features are compressed in the test as in training; *in one "
         "piece* is what the same model gains where they are not, as when it is deployed whole."
-        + _edge_of_the_grid(learning_rate)
+        + _edge_of_the_grid(rates.get("sgd"))
     ]
-    for name, network in NETWORKS.items():
-        if chosen := [result for result in results if result.trial.network == name]:
-            title = f"**{name}**: `{network.factory}` with {network.kwargs}, {_divided(network, name_of_suite)}."
+    for (name, network), optimizer in product(NETWORKS.items(), OPTIMIZERS):
+        if chosen := [
+            result for result in results if (result.trial.network, result.trial.optimizer) == (name, optimizer)
+        ]:
+            of = "" if optimizer == "sgd" else f", {optimizer}"
+            title = f"**{name}{of}**: `{network.factory}` with {network.kwargs}, {_divided(network, name_of_suite)}."
             parts += [title, "\n".join(_table(suite, chosen)), *_left_out(suite, chosen), *_verdicts(suite, chosen)]
     return "\n\n".join(parts)
+
+
+def _listed(rates: Mapping[str, float]) -> str:
+    """List the rates, each with its optimizer where that is not SGD."""
+    names = [name for name in OPTIMIZERS if name in rates]
+    return ", ".join(f"{rates[name]}{'' if name == 'sgd' else f' ({name})'}" for name in names)
 
 
 def _divided(network: Network, suite: str) -> str:
@@ -96,7 +109,7 @@ def _course(suite: Suite, trial: Trial) -> str:
     return f"falls to a tenth after {' and '.join(map(str, trial.milestones))} epochs"
 
 
-def _edge_of_the_grid(learning_rate: float) -> str:
+def _edge_of_the_grid(learning_rate: float | None) -> str:
     tried = LEARNING_RATES_TRIED
     if learning_rate not in (min(tried), max(tried)):
         return ""

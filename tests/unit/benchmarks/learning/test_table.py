@@ -42,6 +42,19 @@ def test_the_table_compares_seed_by_seed():
     assert table.tables([*missed, *serial]).endswith("missed, -1.01.")
 
 
+def test_another_optimizer_has_tables_of_its_own():
+    adam = [
+        replace(one, trial=replace(one.trial, optimizer="adam", learning_rate=0.001))
+        for one in (result(), result("k5"))
+    ]
+    text = table.tables([result(), *adam])
+    assert "rises to 0.05, 0.001 (adam) in the first epoch" in text
+    of_sgd, of_adam = text.split("**residual, adam**")
+    assert "| k5 |" in of_adam
+    assert "| serial |" in of_sgd
+    assert "| k5 |" not in of_sgd
+
+
 def test_the_table_says_what_a_model_gains_in_one_piece():
     few_bits = [replace(result("k5-2bit", seed=seed), whole_accuracy=0.5 - 0.01 * seed) for seed in (1, 3)]
     text = table.tables([result(seed=1), result(seed=3), *few_bits, result("k5-2bit", seed=4), result(seed=4)])
