@@ -22,9 +22,9 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 OPTIMIZERS = {
     "sgd": OptimizerConfig(learning_rate=LEARNING_RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY),
     "adam": OptimizerConfig(name="adam", learning_rate=1e-3),
-    "adamw": OptimizerConfig(name="adamw", learning_rate=1e-3),
+    "adamw": OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=0.01),
 }
-"""Adam and AdamW with their usual settings."""
+"""Adam and AdamW as PyTorch has them."""
 
 
 @dataclass(frozen=True)
