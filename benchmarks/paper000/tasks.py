@@ -58,16 +58,21 @@ class Task:
     loss: str = "cross_entropy"
     learning: Learning = ALL_LEARN
     """The choice of what learns."""
+    labels_are_private: bool = False
+    """True where the labels are what must stay on the device, which then has the last blocks."""
     ranks: bool = False
     """Interest in the area under the curve: there are two classes, of which one is looked for."""
 
-    def samples(self, size: str, split: str, folder: Path, count: int) -> "Fewer":
-        """Load so many samples of one of its sets, or all where it has fewer. Raises DataError."""
+    def loader_kwargs(self, size: str, split: str, folder: Path) -> dict[str, Any]:
+        """Return the arguments of the loader for one of its sets, "train" or "test". folder: of all data."""
         chosen = self.sizes[size]
         own = {} if self.path is None else {"path": str(folder / self.path)}
         only = chosen.train_only if split == "train" else {}
-        kwargs = {**own, "split": split, **chosen.samples, **only}
-        return Fewer(_loaded(self.loader, json.dumps(kwargs)), count)
+        return {**own, "split": split, **chosen.samples, **only}
+
+    def dataset(self, size: str, split: str, folder: Path) -> Dataset:
+        """Load one of its sets. Raises DataError."""
+        return _loaded(self.loader, json.dumps(self.loader_kwargs(size, split, folder)))
 
     def recipe(
         self, size: str, seed: int, epochs: int, steps_per_epoch: int, correction: StalenessCorrection = "none"
@@ -210,6 +215,7 @@ TASKS = {
         },
         (),
         loss="mse",
+        labels_are_private=True,
     ),
 }
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.learning.cut_network import CutNetwork
-from benchmarks.paper000.tasks import TASKS
+from benchmarks.paper000.tasks import TASKS, Fewer
 from edge_agent.data import Batch, BatchLoader, evaluation_batches
 from shared.codec import FeedbackMode, seed_stochastic_rounding
 from shared.execution.counted_batches import Batch as Fed
@@ -98,8 +98,8 @@ def run_training(training: Training, folder: Path, device: torch.device) -> Resu
     """Train and test. folder: of the data. Raises DataError and ModelError for data and packages that are missing."""
     started = time.monotonic()
     task = TASKS[training.task]
-    train = task.samples(training.size, "train", folder, training.samples)
-    test = task.samples(training.size, "test", folder, training.samples // 2)
+    train = Fewer(task.dataset(training.size, "train", folder), training.samples)
+    test = Fewer(task.dataset(training.size, "test", folder), training.samples // 2)
     loader = BatchLoader(train, training.batch_size, training.seed, drop_last=True, workers=0)
     example = next(loader.iterate(0, 1)).inputs
     size, steps = task.sizes[training.size], loader.steps_per_epoch

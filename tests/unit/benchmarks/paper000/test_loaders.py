@@ -34,7 +34,7 @@ TAKING = [
 @pytest.mark.parametrize(("name", "size"), TAKING)
 def test_the_network_of_a_task_takes_its_samples(name, size, folder):
     task = TASKS[name]
-    chosen, dataset = task.sizes[size], task.samples(size, "train", folder, 2)
+    chosen, dataset = task.sizes[size], Fewer(task.dataset(size, "train", folder), 2)
     inputs = next(BatchLoader(dataset, 2, 0, drop_last=True, workers=0).iterate(0, 1)).inputs
     chain = build_checked_chain(chosen.factory, chosen.kwargs, 0, inputs, learning=task.learning)
     assert all(0 < cut < len(chain.blocks) for cut in (*chosen.cuts, chosen.cut))
