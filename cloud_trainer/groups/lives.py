@@ -7,9 +7,9 @@ tell it where the group is at the others, and tell the others what it has decide
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
-from cloud_trainer.sessions.claims import checkpoint_name
 from shared.bounds import MOST_TERMS, MOST_WORKERS, is_step, is_term
 from shared.checkpoint import MAX_NAMED, CheckpointName
+from shared.checkpoint_wire import checkpoint_message, checkpoint_name
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
@@ -39,7 +39,7 @@ class Life(NamedTuple):
     @property
     def message(self) -> pb.GroupLife:
         """Return it as members carry it."""
-        origin = None if self.origin is None else _message(self.origin)
+        origin = None if self.origin is None else checkpoint_message(self.origin)
         return pb.GroupLife(
             number=self.number,
             origin=origin,
@@ -105,7 +105,7 @@ class Position(NamedTuple):
     def message(self) -> pb.GroupPosition:
         """Return it as members carry it."""
         return pb.GroupPosition(
-            life=self.life, step=self.step, checkpoints=[_message(name) for name in self.checkpoints[:MAX_NAMED]]
+            life=self.life, step=self.step, checkpoints=list(map(checkpoint_message, self.checkpoints[:MAX_NAMED]))
         )
 
     @classmethod
@@ -147,7 +147,3 @@ def common_checkpoints(here: Position, others: Iterable[Position]) -> list[Check
     """List the checkpoints that all trainers have, the newest first."""
     common = set(here.checkpoints).intersection(*(position.checkpoints for position in others))
     return sorted(common, reverse=True)
-
-
-def _message(name: CheckpointName) -> pb.CheckpointName:
-    return pb.CheckpointName(lineage=name.lineage, step=name.step)

@@ -7,11 +7,11 @@ import grpc
 import structlog
 import torch
 
-from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.shared_thread import ThreadLane
 from shared.checkpoint import CheckpointName
+from shared.checkpoint_wire import checkpoint_name
 from shared.codec import aligned_buffer, row_of_bytes
 from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
@@ -23,7 +23,14 @@ from shared.transport.rpc.status import Kind, StatusError
 from shared.transport.stream.framing import Assembler, TensorKey, WireTensor, block_key, chunks, frozen_key
 from shared.transport.stream.packets import Packet
 from shared.wire.isthmus.v1.tensor_pb2 import Frame
-from shared.wire.isthmus.v1.trainer_pb2 import DownloadBlockResponse, Fence, UploadBlockRequest
+from shared.wire.isthmus.v1.trainer_pb2 import (
+    DownloadBlockRequest,
+    DownloadBlockResponse,
+    Fence,
+    FetchBlocksRequest,
+    OfferBlocksRequest,
+    UploadBlockRequest,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +41,7 @@ class BlockReceiver:
     def __init__(self, session: Session, first: UploadBlockRequest) -> None:
         session.attachment.check_fence(first.fence)
         self.session = session
-        self.checkpoint = checkpoint_name(first.checkpoint) if first.HasField("checkpoint") else None
+        self.checkpoint = named_checkpoint(first)
         """The one of which the block becomes a replica on disk; None where it comes into memory."""
         self._reserved_bytes = 0
         self._fence = first.fence
@@ -84,6 +91,13 @@ class BlockReceiver:
         check_announcement(frame, ExpectedTensor(wanted, version, "raw", _check_bytes, limit))
         self.session.memory.begin_upload(frame.tensor.encoded_bytes)
         self._reserved_bytes += frame.tensor.encoded_bytes
+
+
+def named_checkpoint(
+    request: UploadBlockRequest | OfferBlocksRequest | FetchBlocksRequest | DownloadBlockRequest,
+) -> CheckpointName | None:
+    """The checkpoint whose blocks a call is about; None where it is about those in memory. Raises ProtocolError."""
+    return checkpoint_name(request.checkpoint) if request.HasField("checkpoint") else None
 
 
 def load_block(session: Session, fence: Fence, index: int, data: memoryview) -> None:

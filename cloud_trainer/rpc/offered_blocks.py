@@ -10,8 +10,7 @@ import grpc
 import structlog
 
 from cloud_trainer.peers.dialer import PeerDialer
-from cloud_trainer.rpc.blocks import check_replica, check_replica_of, load_block
-from cloud_trainer.sessions.claims import checkpoint_name
+from cloud_trainer.rpc.blocks import check_replica, check_replica_of, load_block, named_checkpoint
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
@@ -174,13 +173,6 @@ class OfferedBlocks:
                 f"worker {session.worker.name!r} cannot keep block {block} of checkpoint {name}: {failure}",
                 _STORAGE_RETRY_SECONDS,
             ) from failure
-
-
-def named_checkpoint(
-    request: pb.OfferBlocksRequest | pb.FetchBlocksRequest | pb.DownloadBlockRequest,
-) -> CheckpointName | None:
-    """The checkpoint whose blocks a call is about; None where it is about those in memory. Raises ProtocolError."""
-    return checkpoint_name(request.checkpoint) if request.HasField("checkpoint") else None
 
 
 def check_offered(session_id: str, block: int, checkpoint: CheckpointName | None) -> None:

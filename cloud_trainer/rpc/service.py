@@ -16,9 +16,9 @@ from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.groups.groups import Groups
 from cloud_trainer.metrics import TrainerMetrics
 from cloud_trainer.peers.dialer import PeerDialer
-from cloud_trainer.rpc.blocks import BlockReceiver, send_block, send_stored_block
+from cloud_trainer.rpc.blocks import BlockReceiver, named_checkpoint, send_block, send_stored_block
 from cloud_trainer.rpc.link_rpc import LinkRpc
-from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered, named_checkpoint
+from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered
 from cloud_trainer.rpc.relays import Relays
 from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import TrainerShutdown

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
-from cloud_trainer.sessions.claims import checkpoint_name
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.shared_store import facts_of_part
 from cloud_trainer.sessions.threads import TrainerThreads
+from shared.checkpoint_wire import checkpoint_name
 from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 

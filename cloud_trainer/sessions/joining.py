@@ -10,7 +10,6 @@ from functools import partial
 import grpc
 import structlog
 
-from cloud_trainer.sessions.claims import check_others, check_term, checked_beginning, checkpoint_name
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
@@ -18,8 +17,10 @@ from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.stored_sessions import SessionOpening
 from cloud_trainer.sessions.threads import TrainerThreads
 from cloud_trainer.sessions.worker.active_placement import ActivePlacement
+from shared.bounds import MOST_STEPS, MOST_TERMS, MOST_WORKERS, is_session_id, is_step, is_term
 from shared.checkpoint import MAX_NAMED, CheckpointName
-from shared.errors import StorageError
+from shared.checkpoint_wire import checkpoint_message, checkpoint_name
+from shared.errors import ProtocolError, StorageError
 from shared.training.block_state import BlockTensors
 from shared.training.held_state import KEPT
 from shared.transport.rpc.refusing import Context
@@ -56,7 +57,7 @@ class Joining:
         """Make the caller the session's only agent. Raises StatusError."""
         check_version(request.protocol_version)
         session_id, term = request.session_id, request.session_term
-        check_term(term)
+        _check_possible(term)
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.examine(session_id, term, uses)
@@ -75,9 +76,9 @@ class Joining:
                 lineage=session.worker.lineage,
                 placement_version=session.worker.placement.version,
                 next_step=session.worker.next_step,
-                checkpoints=map(_message, names[:MAX_NAMED]),
+                checkpoints=map(checkpoint_message, names[:MAX_NAMED]),
                 replicas=[
-                    pb.Replicas(checkpoint=_message(name), blocks=replicas[name])
+                    pb.Replicas(checkpoint=checkpoint_message(name), blocks=replicas[name])
                     for name in sorted(replicas, reverse=True)[:MAX_NAMED]
                 ],
                 tickets=session.issue_tickets() if session.worker.is_whole else [],
@@ -85,7 +86,7 @@ class Joining:
 
     async def _learn_others(self, session_id: str, record: SessionOpening, others: Sequence[str]) -> None:
         """Find what other trainers have of the run on the same store. Raises ProtocolError for impossible sessions."""
-        check_others(others)
+        _check_others(others)
         try:
             await self._store.learn_others(session_id, record, others)
         except StorageError as failure:
@@ -94,7 +95,7 @@ class Joining:
     async def restore_worker(self, request: pb.RestoreWorkerRequest, _context: Context) -> pb.RestoreWorkerResponse:
         """Go back to a checkpoint, or begin again. Raises StatusError, and the errors of opening."""
         session_id, name = request.session_id, checkpoint_name(request.checkpoint)
-        beginning = checked_beginning(request.beginning) if request.HasField("beginning") else None
+        beginning = _checked_beginning(request.beginning) if request.HasField("beginning") else None
         with ExitStack() as uses:
             with self._fencing.alone(session_id):
                 found, record = await self._fencing.find(session_id, uses)
@@ -173,8 +174,29 @@ class Joining:
         return session
 
 
-def _message(name: CheckpointName) -> pb.CheckpointName:
-    return pb.CheckpointName(lineage=name.lineage, step=name.step)
+def _check_possible(term: int) -> None:
+    """Refuse a term that no session can reach. Raises ProtocolError."""
+    if not is_term(term):
+        raise ProtocolError(f"a session cannot be joined with term {term}; {MOST_TERMS} is the largest")
+
+
+def _check_others(session_ids: Sequence[str]) -> None:
+    """Refuse names that no sessions at other trainers can have, and more than a run has. Raises ProtocolError."""
+    if len(session_ids) > MOST_WORKERS:
+        raise ProtocolError(f"{len(session_ids)} other sessions are named; a run has {MOST_WORKERS} at most")
+    for session_id in session_ids:
+        if not is_session_id(session_id):
+            raise ProtocolError(f"{session_id[:40]!r} can be no session of another trainer")
+
+
+def _checked_beginning(said: pb.Beginning) -> pb.Beginning:
+    """Return the point at which a worker is to begin again. Raises ProtocolError for an impossible one."""
+    if not is_term(said.lineage) or not is_step(said.step):
+        raise ProtocolError(
+            f"no worker can begin again at step {said.step} of lineage {said.lineage}: a step is {MOST_STEPS} at most, and a "
+            f"lineage {MOST_TERMS}"
+        )
+    return said
 
 
 def _check_term(session_id: str, fence: pb.Fence, record: SessionOpening) -> None:

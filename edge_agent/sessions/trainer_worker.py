@@ -20,6 +20,7 @@ from edge_agent.sessions.worker_calls import (
     WorkerPosition,
 )
 from shared.checkpoint import CheckpointName
+from shared.checkpoint_wire import checkpoint_message, checkpoint_name
 from shared.client.trainer import TrainerClient
 from shared.codec import row_of_bytes
 from shared.errors import ConfigError, FencedError, ProtocolError, UnreachableError
@@ -67,8 +68,8 @@ class TrainerWorker:
             answer.whole,
             answer.lineage,
             answer.placement_version,
-            frozenset(map(_named, answer.checkpoints)),
-            {_named(kept.checkpoint): frozenset(kept.blocks) for kept in answer.replicas},
+            frozenset(map(checkpoint_name, answer.checkpoints)),
+            {checkpoint_name(kept.checkpoint): frozenset(kept.blocks) for kept in answer.replicas},
             answer.tickets,
         )
 
@@ -121,7 +122,7 @@ class TrainerWorker:
 
     async def restore(self, name: CheckpointName, plan: PlacementPlan) -> Sequence[pb.Ticket]:
         """Restore as `WorkerCalls` says. Its frozen parameters are then equal to ours."""
-        return await self._restore(plan, checkpoint=_message(name))
+        return await self._restore(plan, checkpoint=checkpoint_message(name))
 
     async def begin_again(self, step: int) -> Sequence[pb.Ticket]:
         """Have a worker without a state begin again with nothing at this step, under the placement in force.
@@ -173,8 +174,8 @@ class TrainerWorker:
         request = pb.CheckpointWorkerRequest(
             session_id=self.session_id,
             fence=self._state.fence,
-            name=_message(name),
-            shared=None if shared is None else _message(shared),
+            name=checkpoint_message(name),
+            shared=None if shared is None else checkpoint_message(shared),
         )
         return _TrainersPart(self.name, self.client.checkpoint_worker(request))
 
@@ -218,7 +219,7 @@ class TrainerWorker:
             fence=self._state.fence,
             peer=await source.offered(self.name, transfer),
             blocks=[pb.WantedBlock(block=block, weights_only=alone) for block, alone in transfer.weights_only.items()],
-            checkpoint=None if transfer.checkpoint is None else _message(transfer.checkpoint),
+            checkpoint=None if transfer.checkpoint is None else checkpoint_message(transfer.checkpoint),
         )
         await self.client.fetch_blocks(request)
 
@@ -229,7 +230,7 @@ class TrainerWorker:
             fence=self._state.fence,
             worker=receiver,
             blocks=list(transfer.weights_only),
-            checkpoint=None if transfer.checkpoint is None else _message(transfer.checkpoint),
+            checkpoint=None if transfer.checkpoint is None else checkpoint_message(transfer.checkpoint),
         )
         return self.peer(await self.client.offer_blocks(request))
 
@@ -323,11 +324,3 @@ class _TrainersPart:
     async def give_up(self) -> None:
         """Give up as `CheckpointPart` says."""
         await self._answers.aclose()
-
-
-def _message(name: CheckpointName) -> pb.CheckpointName:
-    return pb.CheckpointName(lineage=name.lineage, step=name.step)
-
-
-def _named(said: pb.CheckpointName) -> CheckpointName:
-    return CheckpointName(said.lineage, said.step)

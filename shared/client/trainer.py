@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.message import Message
 
 from shared.checkpoint import CheckpointName
+from shared.checkpoint_wire import checkpoint_message
 from shared.client.answers import AnswerJudge
 from shared.client.config import TrainerAddressConfig
 from shared.client.connection import TrainerConnection
@@ -262,7 +263,7 @@ class TrainerClient:
 
         checkpoint: have it kept on disk instead, as a replica of that one's block.
         """
-        named = None if checkpoint is None else pb.CheckpointName(lineage=checkpoint.lineage, step=checkpoint.step)
+        named = None if checkpoint is None else checkpoint_message(checkpoint)
         method: Any = self._connection.tensors.stream_unary(
             method_path("UploadBlock"),
             request_serializer=serialize,
@@ -326,7 +327,7 @@ class TrainerClient:
         assembler = Assembler(accept, aligned_buffer)
         request = pb.DownloadBlockRequest(session_id=session_id, block=block, weights_only=weights_only)
         if checkpoint is not None:
-            request.checkpoint.CopyFrom(pb.CheckpointName(lineage=checkpoint.lineage, step=checkpoint.step))
+            request.checkpoint.CopyFrom(checkpoint_message(checkpoint))
         call = method(request, metadata=self._shown(ticket))
         async with self._connection.idle_timeout("DownloadBlock") as idle_timeout:
             while (packet := await self._connection.await_answer(call.read())) is not grpc.aio.EOF:
