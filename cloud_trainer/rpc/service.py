@@ -204,7 +204,7 @@ class TrainerService:
             block_digests=digests,
             frozen_digests=frozen_digests,
             max_message_bytes=self._config.server.max_message_bytes,
-            max_staleness=session.max_staleness,
+            max_staleness=session.memory.max_staleness,
             group_steps=group_steps,
             leaves_out_late=self.groups.leaves_out_late(session),
         )

@@ -64,11 +64,19 @@ class SessionCalls:
             placement = judged.placement
             session.check_may_follow(placement)
 
-            change = session.prepare if request.prepare else session.commit
+            worker, at = session.worker, (request.next_step, request.lineage)
 
             async def carry_out() -> None:
                 async with session.changing(request.fence):
-                    await change(judged, request.next_step, request.lineage)
+                    if placement == worker.placement:
+                        return  # it is in force already
+                    if request.prepare:
+                        await worker.prepare(judged, *at)
+                        return
+                    worker.check_follows(placement, *at)
+                    # Messages until all links have ended may begin another step, so the worker checks it again.
+                    await session.end_links()
+                    await worker.commit(judged, *at)
 
             await _to_the_end(carry_out())
             if request.prepare:
@@ -188,7 +196,7 @@ class SessionCalls:
                 attached=session.attachment.attached,
                 received_bytes=session.figures.received_bytes,
                 sent_bytes=session.figures.sent_bytes,
-                max_staleness=session.max_staleness,
+                max_staleness=session.memory.max_staleness,
                 awaited=sorted(awaited),
                 progress=session.worker.executor.progress,
             )

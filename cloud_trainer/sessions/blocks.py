@@ -85,10 +85,6 @@ class SessionBlocks:
         self.held.let_go()
         self.held.take_in(wanted, self._arrived(wanted))
 
-    def let_go(self) -> None:
-        """Give up the room that was made. Computes."""
-        self.held.let_go()
-
     def hold(self, wanted: Collection[int]) -> None:
         """Hold these blocks from now on, in their uploaded states. Computes. Raises as `HeldBlocks.hold` does."""
         self.held.hold(wanted, self._arrived(wanted))

@@ -105,16 +105,18 @@ class Joining:
                 with self._place(session_id) if found is None else nullcontext():
                     session = found or await self._build_again(session_id, record, uses)
                 session.check_goes_back()
-                session.attachment.term = record.session_term
+                worker, term = session.worker, record.session_term
+                session.attachment.term = term
                 judged = await self._threads.build(session.judge.read, request.placement)
                 if beginning is not None:
-                    session.worker.check_has_no_state(judged)
-                    work = partial(session.begin_again, beginning.step, judged, beginning.lineage)
+                    worker.check_has_no_state(judged)
+                    work = partial(worker.begin_again, beginning.step, judged, beginning.lineage, term)
                 else:
                     states = await self._states(session, name, judged)
-                    work = partial(session.restore, name.step, states, judged, request.fence.session_term)
+                    work = partial(worker.restore, name.step, states, judged, term)
                 try:
                     async with session.changing(request.fence):
+                        await session.end_links()
                         await work()
                 except BaseException:
                     self._sessions.remove(session)  # A half-loaded session is of no use.

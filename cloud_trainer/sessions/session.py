@@ -1,7 +1,7 @@
-"""An open session: its owner, and its agent's calls to this trainer's worker, one at a time."""
+"""An open session: its agent, its links, and the change of it that is under way, one at a time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -11,14 +11,12 @@ from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import PeerLinks
 from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.links import SessionLinks
-from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.evaluation import Evaluations
 from cloud_trainer.sessions.worker.judging import PlacementJudge
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.errors import ProtocolError
 from shared.placement import AGENT, Placement
 from shared.runtime.placement_executor import PlacementExecutor
-from shared.training.block_state import BlockTensors
 from shared.transport.auth.callers import caller_host
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
@@ -59,11 +57,6 @@ class Session:
     def is_member(self) -> bool:
         """Tell whether it is of a group's member, and does not train by itself."""
         return self.request.HasField("group")
-
-    @property
-    def max_staleness(self) -> int:
-        """Return the largest K that the session may have under the placement in force."""
-        return self.memory.max_staleness
 
     def executor_of(self, evaluation: int) -> PlacementExecutor:
         """Return the steps of an evaluation, or of training (0). Raises StatusError for an unknown evaluation."""
@@ -146,36 +139,6 @@ class Session:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 "a member of a group keeps its placement; it may change its exchange alone",
             )
-
-    async def prepare(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
-        """Prepare a judged placement. One that is in force already is no error. Called inside `changing`.
-
-        See `SessionWorker.prepare`.
-        """
-        if judged.placement != self.worker.placement:
-            await self.worker.prepare(judged, next_step, lineage)
-
-    async def commit(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
-        """Put a judged placement into force. One that is in force already is no error. Called inside `changing`.
-
-        See `SessionWorker.commit`.
-        """
-        if judged.placement != self.worker.placement:
-            self.worker.check_follows(judged.placement, next_step, lineage)
-            await self.end_links()  # Messages until then may begin another step, so the worker checks it again.
-            await self.worker.commit(judged, next_step, lineage)
-
-    async def restore(
-        self, step: int, states: Mapping[int, BlockTensors], judged: ActivePlacement, lineage: int
-    ) -> None:
-        """Continue from a checkpoint under a judged placement. See `SessionWorker.restore`. Called inside `changing`."""
-        await self.end_links()
-        await self.worker.restore(step, states, judged, lineage)
-
-    async def begin_again(self, step: int, judged: ActivePlacement, lineage: int) -> None:
-        """Begin again with nothing under a judged placement. See `SessionWorker.begin_again`. Called inside `changing`."""
-        await self.end_links()
-        await self.worker.begin_again(step, judged, lineage, self.attachment.term)
 
     async def dial(self, peers: Sequence[pb.Peer], evaluation: int, dialer: PeerDialer) -> None:
         """Dial other trainers, in place of those dialled before, for an evaluation or for training (0).

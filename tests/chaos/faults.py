@@ -111,7 +111,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "shared.execution.blocks:PlacedBlocks.update",
         "shared.execution.blocks:PlacedBlocks.evaluate",
         "cloud_trainer.sessions.session:Session.join",
-        "cloud_trainer.sessions.session:Session.restore",
+        "cloud_trainer.sessions.worker.session_worker:SessionWorker.restore",
         "cloud_trainer.sessions.session_store:SessionStore.keep_record",
         "shared.transport.stream.duplex:Duplex.write",
     ),
@@ -120,7 +120,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "shared.execution.blocks:PlacedBlocks.backward",
         "shared.execution.blocks:PlacedBlocks.take_weights",
         "cloud_trainer.sessions.session:Session.join",
-        "cloud_trainer.sessions.session:Session.begin_again",
+        "cloud_trainer.sessions.worker.session_worker:SessionWorker.begin_again",
         "shared.transport.stream.duplex:Duplex.write",
     ),
     ("member", Fault.KILL_AGENT): (
@@ -196,7 +196,7 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
     ("group", Fault.CLOCK_JUMP): ("cloud_trainer.groups.merging:Merging.merge",),
     ("trainer", Fault.KILL_IN_MIGRATION): (
         "cloud_trainer.sessions.blocks:SessionBlocks.take",
-        "cloud_trainer.sessions.session:Session.commit",
+        "cloud_trainer.sessions.worker.session_worker:SessionWorker.commit",
         "cloud_trainer.sessions.session:Session.dial",
         "cloud_trainer.rpc.offered_blocks:OfferedBlocks.offer_blocks",
         "cloud_trainer.rpc.offered_blocks:OfferedBlocks.fetch_blocks",

@@ -171,7 +171,7 @@ class SessionWorker:
 
     async def give_up(self) -> None:
         """Forget the preparation of another placement."""
-        await self._threads.compute.aside(self.blocks.let_go)
+        await self._threads.compute.aside(self.blocks.held.let_go)
 
     async def commit(self, judged: ActivePlacement, next_step: int, lineage: int) -> None:
         """Put a judged placement into force, whole or not at all, while no link is up.

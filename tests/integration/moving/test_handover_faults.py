@@ -31,7 +31,7 @@ KILLED = [
     ("edge", f"{STORED}.forget_trainer_session", "release"),
     ("far", f"{SESSION}.join", "admission"),
     ("far", f"{OFFERED}.fetch_blocks", "fetch"),
-    ("far", f"{SESSION}.commit", "commit"),
+    ("far", "cloud_trainer.sessions.worker.session_worker:SessionWorker.commit", "commit"),
     ("far", "cloud_trainer.sessions.blocks:copy_part", "checkpoint"),
     ("near", f"{OFFERED}.offer_blocks", "ticket"),
     ("near", f"{SERVICE}.download_block", "fetch"),

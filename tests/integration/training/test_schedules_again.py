@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.net import Relay
 from benchmarks.net.relay import Fault
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from edge_agent.adaptation import polling, rescheduling
 from edge_agent.training.events import MigrationFailed, Placed
 from isthmus import run_training
@@ -101,13 +101,13 @@ async def test_a_change_whose_link_is_lost_comes_into_force_all_the_same(lost, m
         server = await stack.enter_async_context(running_trainer(*group_of(2)))
         relay = await far(stack, server)
         if lost == "the answer of a trainer that has agreed":
-            commit = Session.commit
+            commit = SessionWorker.commit
 
-            async def committed(session, judged, *of_commit):
-                await commit(session, judged, *of_commit)
+            async def committed(worker, judged, *of_commit):
+                await commit(worker, judged, *of_commit)
                 drop(judged.placement)
 
-            monkeypatch.setattr(Session, "commit", committed)
+            monkeypatch.setattr(SessionWorker, "commit", committed)
             changed = Placements()
         else:
             changed = Placements(drop)
