@@ -14,7 +14,7 @@ from contextvars import Context
 import structlog
 
 from cloud_trainer.config import GroupConfig
-from cloud_trainer.groups.group import MOST_BEHIND, Merged
+from cloud_trainer.groups.group import MOST_BEHIND, Group, Merged
 from cloud_trainer.groups.group_store import GroupStore
 from cloud_trainer.groups.merging import Merging, Snapshot
 from cloud_trainer.groups.newcomers import Newcomers
@@ -174,7 +174,7 @@ class MergeLoop:
             if given is not None:
                 await self._merge(*given)
             for step, one in waits.over(time.monotonic()):
-                await self.hand_out(await merging.leave_out(step, one))
+                await self.hand_out(await merging.on_thread(Group.leave_out, step, one))
             await self.hand_out(await self._newcomers.lapse(merging, time.monotonic()))
             waits.note(merging.step, merging.held_up(), time.monotonic())
         except Exception as failure:
@@ -232,7 +232,7 @@ class MergeLoop:
             if rank not in missing:
                 return
             _log.warning("a group goes on without a member", **self._told(rank, step))
-            await self.hand_out(await self.merging.pass_over(rank))
+            await self.hand_out(await self.merging.on_thread(Group.pass_over, rank))
             if (seat := self._seats.at(rank)) is not None:
                 self._seats.end(seat)
 

@@ -1,9 +1,9 @@
 """The weights and the optimizer of a group, from its first step on: they are read, updated and copied on the compute thread."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from torch import Tensor
 
@@ -19,6 +19,9 @@ from shared.execution.step_in_flight import Parcel
 from shared.placement import BlockSlice
 from shared.training.block_state import BlockTensors, element_bytes
 from shared.training.step_log import StepLog
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Snapshot(NamedTuple):
@@ -93,9 +96,14 @@ class Merging(GroupListener):
         if not self.life.first_step <= step <= self.step or step < self.step - self.agreement.staleness - 1:
             raise elsewhere(self._name, f"it is at step {self.step}, and no member can begin at step {step}")
 
+    async def on_thread(self, what: Callable[Concatenate[Group, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Have the group do something, which is one of its methods, on its thread."""
+        return await self._lane.run(what, self._group, *args, **kwargs)
+
     async def is_untouched(self) -> bool:
         """Tell whether nothing was updated in this life."""
-        return await self._lane.aside(lambda: self._group.step == self.life.first_step and self._group.is_between_steps)
+        first_step = self.life.first_step
+        return await self.on_thread(lambda group: group.step == first_step and group.is_between_steps)
 
     async def take_seat(self, rank: int, step_elsewhere: int) -> tuple[int, dict[int, BlockPart]]:
         """Have a member begin, with nothing but what it gets here: at the step of this group, or an earlier one elsewhere.
@@ -108,18 +116,6 @@ class Merging(GroupListener):
         step = min(self._group.take_seat(rank), step_elsewhere)
         return step, self._group.first_weights(rank, step)
 
-    async def promise(self, rank: int, step: int) -> int | None:
-        """Return the first step that can wait for a rank that has to join; None where it can begin at `step`."""
-        return await self._lane.aside(self._group.promise, rank, step)
-
-    async def join(self, rank: int, step: int) -> list[Merged] | None:
-        """Have a rank take part from this step on; returns the weights that others wait for, or None where it cannot wait."""
-        return await self._lane.run(self._group.join, rank, step)
-
-    async def withdraw(self, rank: int) -> list[Merged]:
-        """Wait no longer for a rank that has not joined; returns the weights that others wait for."""
-        return await self._lane.run(self._group.withdraw, rank)
-
     async def merge(self, rank: int, one: Parcel) -> list[Merged]:
         """Take a gradient; returns the weights that members wait for. Raises as `Group.merge` does."""
         assert isinstance(one.load, Mapping), "what goes to a group is a block's"
@@ -130,10 +126,6 @@ class Merging(GroupListener):
             self._given[one.step][rank] = came_seconds
         told = one.samples, one.label_count, one.rate_drops
         return self._group.merge(rank, one.step, one.crossing.of_block, part, *told)
-
-    async def leave(self, rank: int, step: int) -> list[Merged]:
-        """Have a rank take part in no step from this one on; returns the weights that the others wait for."""
-        return await self._lane.run(self._group.leave, rank, step)
 
     async def end(self, steps: int) -> list[int]:
         """Have the group end after so many steps, which are done; returns the ranks that have given gradients of later ones.
@@ -168,19 +160,11 @@ class Merging(GroupListener):
 
     async def awaited(self) -> tuple[int, list[int]]:
         """Return the present step, and the ranks for which it waits."""
-        return await self._lane.run(lambda: (self._group.step, self._group.missing()))
+        return await self.on_thread(lambda group: (group.step, group.missing()))
 
     def held_up(self) -> list[BlockSlice]:
         """List the slices of the present step of which some ranks have given the gradient and others are waited for."""
         return self._group.held_up()
-
-    async def leave_out(self, step: int, one: BlockSlice) -> list[Merged]:
-        """Update a slice without those that have not given its gradient; returns the weights that the others wait for."""
-        return await self._lane.run(self._group.leave_out, step, one)
-
-    async def pass_over(self, rank: int) -> list[Merged]:
-        """Wait no longer for a rank until anything comes of it; returns the weights that the others wait for."""
-        return await self._lane.run(self._group.pass_over, rank)
 
     async def averages(self, block: int) -> BlockTensors:
         """Copy the averages of the weights of a block, named as in its state; none where none are kept."""

@@ -9,7 +9,7 @@ times as long as the group has waited, more each time, so that asking again and 
 import time
 from typing import NamedTuple
 
-from cloud_trainer.groups.group import Merged
+from cloud_trainer.groups.group import Group, Merged
 from cloud_trainer.groups.merging import Merging
 from cloud_trainer.groups.refusals import NotNowError
 from shared.errors import ConfigError, ProtocolError
@@ -49,11 +49,11 @@ class Newcomers:
         """
         if rank not in self._promises and rank not in merging.ranks:
             self._check_rested(rank, subject)
-        first = await merging.promise(rank, step)
+        first = await merging.on_thread(Group.promise, rank, step)
         if first is None or rank in merging.ranks:
             return first
         if first >= merging.agreement.steps:
-            await merging.withdraw(rank)
+            await merging.on_thread(Group.withdraw, rank)
             raise self._none_left(merging, rank)
         now = time.monotonic()
         self._promises.setdefault(rank, _Promise(subject, now, now + PROMISE_SECONDS))
@@ -76,7 +76,7 @@ class Newcomers:
                 f"rank {rank} cannot join group {self._group!r} at step {step}; the group is at {merging.step}, and nobody "
                 f"joins after step {latest}"
             )
-        if (merged := await merging.join(rank, step)) is None:
+        if (merged := await merging.on_thread(Group.join, rank, step)) is None:
             raise NotNowError(
                 f"group {self._group!r} is at step {merging.step} at this trainer, and goes on without rank {rank} since step "
                 f"{step}",
@@ -110,7 +110,7 @@ class Newcomers:
         merged: list[Merged] = []
         for rank in [rank for rank, promise in self._promises.items() if now >= promise.until]:
             self._end(rank, now)
-            merged += await merging.withdraw(rank)
+            merged += await merging.on_thread(Group.withdraw, rank)
         return merged
 
     def _end(self, rank: int, now: float) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from cloud_trainer.config import GroupConfig
 from cloud_trainer.groups.agreement import Agreement
+from cloud_trainer.groups.group import Group
 from cloud_trainer.groups.group_store import GroupStore
 from cloud_trainer.groups.lives import Life, Position
 from cloud_trainer.groups.merge_loop import MergeLoop
@@ -214,7 +215,7 @@ class TrainedGroup:
                 return
             if last_step + 1 >= merging.agreement.steps:
                 return
-            await loop.hand_out(await merging.leave(seat.rank, last_step + 1))
+            await loop.hand_out(await merging.on_thread(Group.leave, seat.rank, last_step + 1))
             try:
                 await self._store.keep_members(merging)
             except StorageError as failure:  # until it is written, the member has its last step still before it

@@ -23,16 +23,19 @@ class Waiting:
     def __init__(self, step):
         self.step, self.ranks, self.withdrawn, self.is_done = step, {0: 0}, [], False
 
-    async def promise(self, rank, _step):
+    async def on_thread(self, what, *given):
+        return getattr(self, what.__name__)(*given)
+
+    def promise(self, rank, _step):
         return self.ranks.get(rank, self.step)
 
-    async def join(self, rank, step):
+    def join(self, rank, step):
         if step < self.step:
             return None
         self.ranks[rank] = step
         return []
 
-    async def withdraw(self, rank):
+    def withdraw(self, rank):
         self.withdrawn.append(rank)
         return []
 
