@@ -15,7 +15,6 @@ from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.bounds import MOST_STEPS, MOST_WORKERS, is_session_id, is_step, is_term
-from shared.checkpoint_wire import checkpoint_name
 from shared.client.link_measurement import NotMeasuredError, measure_link
 from shared.concurrency.tasks import gathered
 from shared.errors import ProtocolError
@@ -149,7 +148,6 @@ class SessionCalls:
 
         with self._sessions.using(request.session_id) as session:
             async with session.changing(request.fence):
-                session.worker.check_at(checkpoint_name(request.name))
                 await self._checkpointer.take(session, request, tell)
             await context.write(pb.CheckpointWorkerResponse())
             await context.write(pb.CheckpointWorkerResponse(written=await ended))

@@ -9,7 +9,6 @@ from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.shared_store import facts_of_part
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint_wire import checkpoint_name
-from shared.errors import ProtocolError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 
@@ -36,19 +35,16 @@ class SessionCheckpointer:
         """Copy the session's state and return. The writing continues afterwards.
 
         tell: called with whether the checkpoint is written; at once with False while another is being written. Raises
-        ProtocolError if the session is at another step than the requested one, and StatusError if it has no memory for
-        the copy, or where training has changed what it must not.
+        ProtocolError for a checkpoint that cannot be, and StatusError if the session is in another state than it, if it has no
+        memory for the copy, or where training has changed what it must not.
         """
         name = checkpoint_name(wanted.name)
         pinned = [checkpoint_name(wanted.shared)] if wanted.HasField("shared") else []
-        if (session.worker.lineage, session.worker.next_step) != name:
-            raise ProtocolError(
-                f"checkpoint {name} is asked for; the session is at {session.worker.lineage}-{session.worker.next_step}"
-            )
+        worker = session.worker
+        worker.check_at(name)
         if session.id in self._saving:
             await tell(False)
             return
-        worker = session.worker
         with ExitStack() as copied:
             blocks = worker.needed_of_checkpoint(worker.placement)
             copied.enter_context(session.memory.copying(blocks))

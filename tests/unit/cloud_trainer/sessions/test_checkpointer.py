@@ -34,9 +34,8 @@ def session_with(room):
     return SimpleNamespace(
         id="s",
         worker=SimpleNamespace(
-            lineage=0,
-            next_step=3,
             placement=None,
+            check_at=lambda _name: None,
             needed_of_checkpoint=lambda _placement: [0, 1, 2, 3],
             updates=lambda _block: True,
         ),
