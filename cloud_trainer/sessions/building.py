@@ -1,7 +1,6 @@
 """The builder of a session's model: it checks every part of an agent's request before that part costs memory."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import grpc
@@ -29,7 +28,6 @@ from shared.training.optimizers import check_optimizer, update_memory
 from shared.training.precision import check_weights, computing, with_types
 from shared.training.recipe import Recipe
 from shared.training.schedule import check_schedule
-from shared.training.step_log import StepLog
 from shared.transport.rpc.status import StatusError
 from shared.wire.isthmus.v1.tensor_pb2 import TensorHeader
 from shared.wire.isthmus.v1.trainer_pb2 import OpenSessionRequest
@@ -67,11 +65,6 @@ class OpenedModel(NamedTuple):
     memory: SessionMemory
     activation_bytes: int
     """Bytes that autograd keeps of a batch, over all blocks."""
-
-
-def step_log_of(folder: Path | None, session_id: str) -> StepLog | None:
-    """Open the log of every update of a session. folder: None for no log. Raises StorageError."""
-    return None if folder is None else StepLog(folder, session_id, "trainer")
 
 
 def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limits) -> OpenedModel:

@@ -16,7 +16,7 @@ from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.stored_sessions import SessionOpening
 from cloud_trainer.sessions.threads import TrainerThreads
-from cloud_trainer.sessions.worker.active_placement import ActivePlacement
+from cloud_trainer.sessions.worker.judging import ActivePlacement
 from shared.bounds import MOST_STEPS, MOST_TERMS, MOST_WORKERS, is_session_id, is_step, is_term
 from shared.checkpoint import MAX_NAMED, CheckpointName
 from shared.checkpoint_wire import checkpoint_message, checkpoint_name

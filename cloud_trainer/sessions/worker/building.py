@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from cloud_trainer.sessions.building import inputs_of, open_model, step_log_of
+from cloud_trainer.sessions.building import inputs_of, open_model
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.worker.active_placement import ActivePlacement
-from cloud_trainer.sessions.worker.judging import PlacementJudge, read_placement
+from cloud_trainer.sessions.worker.judging import ActivePlacement, PlacementJudge, read_placement
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
 from shared.execution.blocks import Method
@@ -51,7 +50,8 @@ def build_worker(
 
     device: the one on which its blocks compute. step_log_folder: folder for the log of every update; None for no log.
     recall_folder: folder for the features that the session may keep; None where it has no folder on this machine.
-    Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read.
+    Raises ModelError, ConfigError, ProtocolError or StatusError with the sentence that the agent's user will read, and
+    StorageError where the log cannot be opened.
     """
     if request.backward not in POLICIES:
         raise ConfigError(f"backward is {request.backward[:40]!r}; it must be one of {', '.join(POLICIES)}")
@@ -75,4 +75,5 @@ def build_worker(
     held = HeldBlocks(chain, recipe, device, held_blocks(wanted, request.worker), precision)
     method = Method(head, request.backward, FeedbackMode(request.feedback), request.group.rank * batch_size, metrics)
     begins = None if recall_folder is None else partial(begin_recall, chain, recipe, recall_folder)
-    return BuiltWorker(active, held, method, judge, step_log_of(step_log_folder, session_id), begins)
+    step_log = None if step_log_folder is None else StepLog(step_log_folder, session_id, "trainer")
+    return BuiltWorker(active, held, method, judge, step_log, begins)

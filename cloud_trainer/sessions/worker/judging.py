@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
-from cloud_trainer.sessions.worker.active_placement import ActivePlacement, deployment_at
 from shared.bounds import MOST_WORKERS
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.model_facts import facts_of
@@ -18,14 +19,17 @@ from shared.placement import (
     AGENT,
     Cargo,
     Crossing,
+    Deployment,
     ModelFacts,
     Permissions,
     Placement,
     PlacementPlan,
+    Route,
     StepPlan,
     carries_raw,
     check,
     check_size,
+    held_blocks,
     parse_placement,
     stages,
     tells_inputs,
@@ -40,6 +44,21 @@ from shared.training.recipe import Recipe
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 MAX_DOCUMENT_CHARACTERS = 64 * 1024
+
+
+class ActivePlacement(NamedTuple):
+    """A judged placement, in the terms of the code that runs it, counts and shows it."""
+
+    plan: PlacementPlan
+    deployment: Deployment
+    """Summary of the placement. Its codecs are those of the first crossing at this worker."""
+    uses: Uses
+    """Batches that may be in flight here."""
+
+    @property
+    def placement(self) -> Placement:
+        """Return the placement itself."""
+        return self.plan.placement
 
 
 def read_placement(wanted: pb.Placement, blocks: int, batch_size: int) -> Placement:
@@ -106,7 +125,7 @@ class PlacementJudge:
             self.limits.check_recalled("changes", changes.samples, self._kept_bytes(placement))
         uses = Uses(self._batches(plan.training), self._batches(plan.evaluation))
         self.memory.permit(placement.staleness, placement.codecs.values(), uses)
-        return ActivePlacement(plan, deployment_at(self.worker, plan), uses)
+        return ActivePlacement(plan, _deployment_at(self.worker, plan), uses)
 
     def _kept_bytes(self, placement: Placement) -> int:
         """Count the bytes that are kept of a sample, where any are."""
@@ -206,3 +225,25 @@ class PlacementJudge:
                 spec = self.chain.features[one.index][slot]
                 tensor = TensorSpec((one.rows.count, *spec.shape[1:]), spec.dtype)
                 self.check_tensor(f"{one.cargo} {one.index} of {placement.batch_size} samples", tensor.bytes)
+
+
+def _deployment_at(worker: str, plan: PlacementPlan) -> Deployment:
+    """Summarise a placement in few numbers, as one worker sees it."""
+    placement, crossings = plan.placement, plan.training.crossings
+    return Deployment(
+        version=placement.version,
+        edge_blocks=len(held_blocks(placement, AGENT)),
+        staleness=placement.staleness,
+        codec=_first_codec(
+            placement, (one for one in crossings if one.cargo is Cargo.FEATURE and one.receiver == worker)
+        ),
+        downlink_codec=_first_codec(
+            placement, (one for one in crossings if one.cargo is Cargo.ERROR_GRADIENT and one.sender == worker)
+        ),
+    )
+
+
+def _first_codec(placement: Placement, several: Iterable[Crossing]) -> str:
+    """Return the codec of the first of them; raw if there is none."""
+    routes = (Route(one.sender, one.receiver, one.cargo) for one in several)
+    return next((placement.codecs.get(route, "raw") for route in routes), "raw")

@@ -6,9 +6,9 @@ from typing import Self
 import grpc
 
 from cloud_trainer.sessions.blocks import SessionBlocks
-from cloud_trainer.sessions.worker.active_placement import ActivePlacement
 from cloud_trainer.sessions.worker.building import BuiltWorker
 from cloud_trainer.sessions.worker.figures import SessionFigures
+from cloud_trainer.sessions.worker.judging import ActivePlacement
 from shared.checkpoint import CheckpointName
 from shared.events import Events, ignore
 from shared.events.worker import StepComputed
