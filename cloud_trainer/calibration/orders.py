@@ -7,9 +7,9 @@ import grpc
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from cloud_trainer.config import StandInConfig, TrainerConfig
-from cloud_trainer.sessions.building import inputs_of
 from cloud_trainer.sessions.fencing import check_version
 from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.opened_model import inputs_of
 from shared.codec import FeedbackMode, codec_by_name
 from shared.config import OneOf, Section, first_complaint
 from shared.errors import ConfigError, ProtocolError

@@ -19,8 +19,8 @@ from cloud_trainer.groups.lives import Life, read_positions
 from cloud_trainer.groups.refusals import NotNowError, RankOwnedError, SeatLostError
 from cloud_trainer.groups.seats import EndSession, Seat
 from cloud_trainer.groups.trained_group import TrainedGroup
-from cloud_trainer.sessions.building import open_model
 from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.opened_model import open_model
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.checkpoint import Files

@@ -22,18 +22,18 @@ from cloud_trainer.rpc.offered_blocks import OfferedBlocks, check_offered
 from cloud_trainer.rpc.relays import Relays
 from cloud_trainer.rpc.session_calls import SessionCalls
 from cloud_trainer.rpc.shutdown import TrainerShutdown
-from cloud_trainer.sessions.building import check_request, run_of
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
 from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.opened_model import check_request, run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from cloud_trainer.sessions.shared_store import OtherParts
 from cloud_trainer.sessions.stored_sessions import SessionOpening
 from cloud_trainer.sessions.threads import TrainerThreads
-from cloud_trainer.sessions.worker.building import build_worker
+from cloud_trainer.sessions.worker.built_worker import build_worker
 from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from shared.checkpoint import Files, open_files
 from shared.errors import ProtocolError, StorageError

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import grpc
 import structlog
 
-from cloud_trainer.sessions.building import run_of
+from cloud_trainer.sessions.opened_model import run_of
 from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
 from cloud_trainer.sessions.session_store import SessionStore

@@ -9,8 +9,8 @@ import grpc
 
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.peers.peer_links import PeerLinks
-from cloud_trainer.sessions.building import run_of
 from cloud_trainer.sessions.links import SessionLinks
+from cloud_trainer.sessions.opened_model import run_of
 from cloud_trainer.sessions.worker.evaluation import Evaluations
 from cloud_trainer.sessions.worker.judging import PlacementJudge
 from cloud_trainer.sessions.worker.session_worker import SessionWorker

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from cloud_trainer.sessions.building import run_of
+from cloud_trainer.sessions.opened_model import run_of
 from cloud_trainer.sessions.shared_store import NOTHING, HeldFolders, OtherParts
 from cloud_trainer.sessions.stored_sessions import SessionOpening, StoredEntry, StoredIndex, read_record
 from shared.bounds import is_session_id

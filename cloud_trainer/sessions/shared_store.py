@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from cloud_trainer.sessions.building import run_of
+from cloud_trainer.sessions.opened_model import run_of
 from cloud_trainer.sessions.stored_sessions import SessionOpening, read_record
 from shared.checkpoint import MAX_NAMED, CheckpointName, CheckpointStore, Files, Held, SessionFolder
 from shared.errors import StorageError

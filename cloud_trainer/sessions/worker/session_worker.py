@@ -6,7 +6,7 @@ from typing import Self
 import grpc
 
 from cloud_trainer.sessions.blocks import SessionBlocks
-from cloud_trainer.sessions.worker.building import BuiltWorker
+from cloud_trainer.sessions.worker.built_worker import BuiltWorker
 from cloud_trainer.sessions.worker.figures import SessionFigures
 from cloud_trainer.sessions.worker.judging import ActivePlacement
 from shared.checkpoint import CheckpointName

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cloud_trainer.sessions.limits import Limits
-from cloud_trainer.sessions.worker.building import build_worker
+from cloud_trainer.sessions.worker.built_worker import build_worker
 from cloud_trainer.sessions.worker.judging import MAX_DOCUMENT_CHARACTERS
 from shared.bounds import MOST_WORKERS
 from shared.errors import IsthmusError

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from cloud_trainer.sessions.building import inputs_of, open_model
 from cloud_trainer.sessions.limits import Limits
+from cloud_trainer.sessions.opened_model import inputs_of, open_model
 from cloud_trainer.sessions.worker.judging import ActivePlacement, PlacementJudge, read_placement
 from shared.codec import FeedbackMode
 from shared.errors import ConfigError
