@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cloud_trainer.groups.trained_group import TrainedGroup
-from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from shared.registry import codec_bits
 from shared.telemetry.metrics import DIRECTIONS, TrainingMetrics
 

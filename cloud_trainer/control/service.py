@@ -11,8 +11,8 @@ import structlog
 from cloud_trainer.groups.trained_group import TrainedGroup
 from cloud_trainer.metrics import QUEUES, TrainerMetrics
 from cloud_trainer.sessions.opened_model import run_of
-from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from shared.control.answers import deployment_status, level_now, set_level, watch
 from shared.placement import AGENT

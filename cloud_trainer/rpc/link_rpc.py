@@ -10,8 +10,8 @@ import structlog
 from cloud_trainer.rpc.shutdown import TrainerShutdown
 from cloud_trainer.sessions.attachment import StreamName
 from cloud_trainer.sessions.fencing import check_version
-from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from shared.codec import aligned_buffer
 from shared.config import LinkConfig
 from shared.errors import ProtocolError, one_line

@@ -11,8 +11,8 @@ import structlog
 
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.rpc.blocks import check_replica, check_replica_of, load_block, named_checkpoint
-from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.bounds import is_worker

@@ -10,7 +10,7 @@ import structlog
 import torch
 from structlog.contextvars import bound_contextvars
 
-from cloud_trainer.calibration.service import CopyTrainings
+from cloud_trainer.calibration.copy_trainings import CopyTrainings
 from cloud_trainer.config import GROUPS_FOLDER, TrainerCheckpointsConfig, TrainerConfig
 from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.groups.groups import Groups
@@ -27,8 +27,8 @@ from cloud_trainer.sessions.fencing import Fencing, check_version
 from cloud_trainer.sessions.joining import Joining
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.opened_model import check_request, run_of
-from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from cloud_trainer.sessions.shared_store import OtherParts
 from cloud_trainer.sessions.stored_sessions import SessionOpening

@@ -11,8 +11,8 @@ import structlog
 from cloud_trainer.groups.groups import Groups
 from cloud_trainer.peers.dialer import PeerDialer
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
-from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from cloud_trainer.sessions.threads import TrainerThreads
 from shared.bounds import MOST_STEPS, MOST_WORKERS, is_session_id, is_step, is_term
 from shared.client.link_measurement import NotMeasuredError, measure_link

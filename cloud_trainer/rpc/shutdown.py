@@ -6,7 +6,7 @@ from contextlib import suppress
 import grpc
 
 from cloud_trainer.sessions.checkpointer import SessionCheckpointer
-from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from shared.transport.rpc.status import StatusError
 
 

@@ -11,8 +11,8 @@ import grpc
 import structlog
 
 from cloud_trainer.sessions.opened_model import run_of
-from cloud_trainer.sessions.registry import SessionRegistry
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from cloud_trainer.sessions.stored_sessions import SessionOpening
 from shared.errors import StorageError

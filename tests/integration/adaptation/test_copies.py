@@ -10,8 +10,8 @@ from typing import cast
 
 import pytest
 
+from cloud_trainer.calibration.copy_trainings import BEGINS
 from cloud_trainer.calibration.orders import order_of
-from cloud_trainer.calibration.service import BEGINS
 from cloud_trainer.sessions.limits import Limits
 from edge_agent.experiment.experiment import Experiment
 from edge_agent.profiling.calibration import Lossiness

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from cloud_trainer.rpc.service import TrainerService
-from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from cloud_trainer.sessions.session_store import SessionStore
 from edge_agent.experiment.agent_threads import AgentThreads
 from edge_agent.experiment.experiment import Experiment

@@ -15,7 +15,7 @@ from cloud_trainer.control.service import TrainerControl
 from cloud_trainer.control.tables import group_table, status_table
 from cloud_trainer.groups.merging import GroupFigures
 from cloud_trainer.metrics import TrainerMetrics
-from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from cloud_trainer.sessions.session_store import Quota, SessionStore
 from shared.transport.auth.callers import ANYONE, Caller, set_caller
 from shared.transport.auth.scopes import AN_AGENTS, Scope

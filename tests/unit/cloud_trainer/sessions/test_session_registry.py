@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from cloud_trainer.sessions.registry import SessionRegistry
+from cloud_trainer.sessions.session_registry import SessionRegistry
 from shared.transport.auth.callers import ANYONE, Caller, set_caller
 from shared.transport.rpc.status import StatusError
 
