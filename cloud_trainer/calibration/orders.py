@@ -10,7 +10,7 @@ from cloud_trainer.config import StandInConfig, TrainerConfig
 from cloud_trainer.sessions.fencing import check_version
 from cloud_trainer.sessions.limits import Limits
 from cloud_trainer.sessions.opened_model import inputs_of
-from shared.codec import FeedbackMode, codec_by_name
+from shared.codec import FeedbackMode
 from shared.config import OneOf, Section, first_complaint
 from shared.errors import ConfigError, ProtocolError
 from shared.model.spec import TensorSpec
@@ -77,12 +77,7 @@ def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, d
             f"a copy is to be trained for {request.epochs:g} epochs; this trainer's limit is {bounds.max_epochs:g} "
             "(calibration.max_epochs)"
         )
-    if request.staleness > limits.staleness:
-        raise ProtocolError(
-            f"a staleness of {request.staleness} is more than this trainer's limit of {limits.staleness} "
-            "(server.max_staleness)"
-        )
-    codec_by_name(request.codec)
+    limits.check_staleness(request.staleness, [request.codec])
     example = inputs_of(request.inputs, request.input_names, limits)
     try:
         return CopyOrder.model_validate(

@@ -83,14 +83,6 @@ class SessionMemory:
         """Refuse batches that would take too much, in training or in an evaluation. Raises StatusError."""
         self._limits.check_uses(self._total(uses.trained), self._total(uses.evaluated) + self._metric_bytes)
 
-    def permit(self, staleness: int, codecs: Iterable[str], uses: Uses) -> None:
-        """Refuse a K, codecs or a memory of batches that the operator does not allow.
-
-        Raises ProtocolError, ConfigError for an unknown codec, or StatusError.
-        """
-        self._limits.check_staleness(staleness, codecs)
-        self.check(uses)
-
     @property
     def max_staleness(self) -> int:
         """Return the largest K for which memory holds the batches of training. The limit of all sessions bounds it."""

@@ -343,7 +343,7 @@ class SessionStore:
                     _log.warning("session not removed from disk", session=session_id, reason=str(failure))
 
     def _forget_if_abandoned(self, session_id: str, folder: SessionFolder, after_seconds: float) -> bool:
-        written_at = folder.written_at()
+        written_at = folder.files.written_at()
         if written_at is None or self._clock() - written_at <= after_seconds:
             return False
         if self._held.elsewhere(session_id, folder.files):

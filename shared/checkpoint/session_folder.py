@@ -64,10 +64,6 @@ class SessionFolder:
         """The size of all that is stored. Raises StorageError."""
         return sum(self.files.sizes().values())
 
-    def written_at(self) -> float | None:
-        """Return the time of the last write, in seconds since 1970; None before the first. Raises StorageError."""
-        return self.files.written_at()
-
     def remove(self) -> None:
         """Forget the session. Raises StorageError."""
         self.files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to go on with

@@ -124,7 +124,8 @@ class PlacementJudge:
         elif (changes := self.recipe.changes) is not None:
             self.limits.check_recalled("changes", changes.samples, self._kept_bytes(placement))
         uses = Uses(self._batches(plan.training), self._batches(plan.evaluation))
-        self.memory.permit(placement.staleness, placement.codecs.values(), uses)
+        self.limits.check_staleness(placement.staleness, placement.codecs.values())
+        self.memory.check(uses)
         return ActivePlacement(plan, _deployment_at(self.worker, plan), uses)
 
     def _kept_bytes(self, placement: Placement) -> int:
