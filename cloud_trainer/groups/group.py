@@ -144,12 +144,14 @@ class Group:
 
     def missing(self) -> list[int]:
         """List the ranks for which the present step waits."""
-        return [rank for rank in self._seats if any(self._is_awaited(rank, one) for one in self.slices)]
+        seats = list(self._seats.items())  # who shows the group reads this on another thread
+        return [rank for rank, seat in seats if any(self._is_awaited(rank, seat, one) for one in self.slices)]
 
     def held_up(self) -> list[BlockSlice]:
         """List the slices of the present step of which some ranks have given the gradient and others are waited for."""
         given = [one for one in self.slices if self._parts.get((self.step, one))]
-        return [one for one in given if any(self._is_awaited(rank, one) for rank in self._seats)]
+        seats = list(self._seats.items())  # the loop of the group reads this on another thread
+        return [one for one in given if any(self._is_awaited(rank, seat, one) for rank, seat in seats)]
 
     def leave_out(self, step: int, one: BlockSlice) -> list[Merged]:
         """Update a slice of the present step without the ranks that have not given its gradient, if some have.
@@ -158,7 +160,7 @@ class Group:
         """
         if step == self.step and one in self.held_up():
             for rank, seat in self._seats.items():
-                seat.is_late |= self._lacks(rank, one)
+                seat.is_late |= self._lacks(rank, seat, one)
         return self._advanced()
 
     def pass_over(self, rank: int) -> list[Merged]:
@@ -305,13 +307,12 @@ class Group:
             if not is_finite:
                 raise ProtocolError(f"{where}, and {name.partition('/')[2]} holds numbers that are not finite")
 
-    def _lacks(self, rank: int, one: BlockSlice) -> bool:
-        seat = self._seats[rank]
+    def _lacks(self, rank: int, seat: _Seat, one: BlockSlice) -> bool:
         is_there = one in self._updated or one in self._gradients or rank in self._parts.get((self.step, one), {})
         return seat.takes_part(self.step) and not is_there
 
-    def _is_awaited(self, rank: int, one: BlockSlice) -> bool:
-        return self._lacks(rank, one) and not self._seats[rank].is_late
+    def _is_awaited(self, rank: int, seat: _Seat, one: BlockSlice) -> bool:
+        return self._lacks(rank, seat, one) and not seat.is_late
 
     def _advanced(self, changed: Sequence[BlockSlice] | None = None) -> list[Merged]:
         """Update all slices of which all gradients are there, step after step.
@@ -331,7 +332,7 @@ class Group:
 
     def _is_ready(self, one: BlockSlice) -> bool:
         waits = one in self._updated or one in self._gradients or not self._parts.get((self.step, one))
-        return not waits and not any(self._is_awaited(rank, one) for rank in self._seats)
+        return not waits and not any(self._is_awaited(rank, seat, one) for rank, seat in self._seats.items())
 
     def _update(self, one: BlockSlice) -> list[Merged]:
         parts = self._parts.pop((self.step, one))
