@@ -13,7 +13,6 @@ from cloud_trainer.sessions.opened_model import inputs_of
 from shared.codec import FeedbackMode
 from shared.config import OneOf, Section, first_complaint
 from shared.errors import ConfigError, ProtocolError
-from shared.model.spec import TensorSpec
 from shared.registry import POLICIES
 from shared.training.recipe import Recipe
 from shared.transport.rpc.status import StatusError
@@ -23,22 +22,14 @@ _MAX_TEXT_BYTES = 64 * 1024
 """The longest recipe, and the longest arguments of a model."""
 
 
-class InputKind(Section):
-    """The kind of one input of a batch."""
-
-    shape: tuple[PositiveInt, ...]
-    dtype: str
-    """Its type, by torch's name."""
-
-
 class CopyOrder(Section):
     """One copy to train, and the bounds that its process keeps to."""
 
     factory: str
     kwargs_json: str
     recipe: Recipe
-    inputs: tuple[InputKind, ...]
-    """The inputs of a batch."""
+    inputs: tuple[tuple[tuple[PositiveInt, ...], str], ...]
+    """The shape of each input of a batch, and its type by torch's name."""
     input_names: tuple[str, ...]
     """The parameters that take them; none where they are taken by their places."""
     cut: PositiveInt
@@ -85,7 +76,7 @@ def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, d
                 "factory": request.model.factory,
                 "kwargs_json": request.model.kwargs_json,
                 "recipe": Recipe.model_validate_json(request.recipe_json or "{}"),
-                "inputs": tuple(map(_kind_of, example.specs)),
+                "inputs": tuple((spec.shape, str(spec.dtype).removeprefix("torch.")) for spec in example.specs),
                 "input_names": example.names,
                 "cut": request.cut,
                 "staleness": request.staleness,
@@ -106,7 +97,3 @@ def order_of(request: TrainCopyRequest, config: TrainerConfig, limits: Limits, d
         raise ConfigError(f"the copy: {first_complaint(cause, 'as a whole')}") from cause
     except ValueError as cause:  # FeedbackMode's own sentence
         raise ConfigError(f"the copy: {cause}") from cause
-
-
-def _kind_of(spec: TensorSpec) -> InputKind:
-    return InputKind(shape=spec.shape, dtype=str(spec.dtype).removeprefix("torch."))

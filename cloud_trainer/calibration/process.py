@@ -148,7 +148,7 @@ def _counted(batches: Iterator[Batch], first_step: int, report: TextIO) -> Itera
 
 
 def _example(order: CopyOrder) -> InputSpecs:
-    specs = tuple(TensorSpec(each.shape, getattr(torch, each.dtype)) for each in order.inputs)
+    specs = tuple(TensorSpec(shape, getattr(torch, dtype)) for shape, dtype in order.inputs)
     return InputSpecs(specs, order.input_names)
 
 
