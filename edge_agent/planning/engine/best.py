@@ -55,11 +55,11 @@ class Best:
         self._horizon.note(seen.steps, speeds, in_reach, self._current)
         if seen.seconds - self._moved_seconds < self._config.dwell_seconds:
             return None
-        choice = choose(self._contenders(seen, speeds, in_reach), self._ledger, self._config)
-        if choice is not None and choice.row == self._current:
+        chosen = choose(self._contenders(seen, speeds, in_reach), self._ledger, self._config)
+        if chosen is not None and chosen.row == self._current:
             self._ledger.set_home(self._current)
             return None
-        return None if choice is None else seen.best(choice.row)
+        return None if chosen is None else seen.best(chosen.row)
 
     def note_moved(self, seconds: float, candidate: int) -> None:
         """Learn that training goes on with this candidate."""

@@ -18,7 +18,7 @@ from edge_agent.planning.engine.ledger import PROFIT, Ledger
 from edge_agent.planning.measurements import Bools, Floats
 
 
-class Choice(NamedTuple):
+class ChosenContender(NamedTuple):
     """The contender to go to, by its row."""
 
     row: int
@@ -74,15 +74,17 @@ def cheapest(costs: Floats, among: Bools) -> int:
     return int(np.argmin(np.where(among, costs, np.inf)))
 
 
-def leave(each: Contenders, nearest: Bools) -> Choice:
+def leave(each: Contenders, nearest: Bools) -> ChosenContender:
     """Choose the best that is allowed, whatever it costs. nearest: those that differ least from today's: one of them, if any is
     allowed."""
     nearest = each.allowed & nearest
     row = cheapest(each.costs, nearest if nearest.any() else each.allowed)
-    return Choice(row, reason=Reason.PIN, is_for_good=True)
+    return ChosenContender(row, reason=Reason.PIN, is_for_good=True)
 
 
-def choose(each: Contenders, ledger: Ledger, config: EngineConfig, experts: Experts | None = None) -> Choice | None:
+def choose(
+    each: Contenders, ledger: Ledger, config: EngineConfig, experts: Experts | None = None
+) -> ChosenContender | None:
     """Choose the contender to go to; None to stay. Today's row as a choice means that it has proved itself, and is home now.
 
     ledger: of these contenders and, after them, of the experts.
@@ -101,23 +103,23 @@ def choose(each: Contenders, ledger: Ledger, config: EngineConfig, experts: Expe
         if followed is not None:
             return None if followed.row == current else followed
     if gains[current] > 0.0:
-        return Choice(current)
+        return ChosenContender(current)
     proven_gains = np.where(each.allowed & (there > 0.0), gains, 0.0)
     proven = int(np.argmax(proven_gains))
     if proven_gains[proven] > 0.0:
         # An incomplete move has no value, so it is given up only when it takes all that it can gain, its profit included.
-        return Choice(proven, float(PROFIT * there[proven] + gains[proven] / home_speed), is_for_good=True)
+        return ChosenContender(proven, float(PROFIT * there[proven] + gains[proven] / home_speed), is_for_good=True)
     back_seconds = 2.0 * each.back + (each.back > 0.0) * config.dwell_seconds
     if speeds[home] > speeds[current]:
         is_short = available_seconds < back_seconds[current] and ledger.regrets(current, each.usual_home_seconds)
         if is_short or costs[home] < costs[current]:
-            return Choice(home)
+            return ChosenContender(home)
     if not each.is_behind or not each.is_settled:
         return None
     return _tried(each, home, config, costs, back_seconds, available_seconds)
 
 
-def _answer(each: Contenders, config: EngineConfig, costs: Floats) -> Choice | None:
+def _answer(each: Contenders, config: EngineConfig, costs: Floats) -> ChosenContender | None:
     """Choose what is best for the devices as they are now, without the account.
 
     It has to be better on the links of this moment, too. It is given up when it takes all that it can gain.
@@ -129,7 +131,7 @@ def _answer(each: Contenders, config: EngineConfig, costs: Floats) -> Choice | N
     if not is_better[best] or not each.allowed[best]:
         return None
     most_seconds = float(PROFIT * each.there[best] + costs[each.current] - costs[best])
-    return Choice(best, most_seconds, Reason.DEVICE, is_for_good=True)
+    return ChosenContender(best, most_seconds, Reason.DEVICE, is_for_good=True)
 
 
 def _followed(
@@ -140,7 +142,7 @@ def _followed(
     expert_gains: Floats,
     best_gain: float,
     available_seconds: float,
-) -> Choice | None:
+) -> ChosenContender | None:
     """Choose an expert's place, if one is proven by more than may be risked and by more than any contender.
 
     An expert that has not moved for the time of proof is no longer followed: its place is a contender like others.
@@ -154,12 +156,12 @@ def _followed(
     target = int(places[leading])
     if target == each.current and experts.stayed_seconds(leading) >= config.proof_seconds:
         return None
-    return Choice(target, math.inf if target == ledger.home else available_seconds)
+    return ChosenContender(target, math.inf if target == ledger.home else available_seconds)
 
 
 def _tried(
     each: Contenders, home: int, config: EngineConfig, costs: Floats, back_seconds: Floats, available_seconds: float
-) -> Choice | None:
+) -> ChosenContender | None:
     """Choose what saves the margin over the horizon, if the account can pay the way there and back."""
     current, sends = each.current, each.sends
     is_paid = (available_seconds >= each.there + back_seconds) | (each.there == 0.0) | each.only_fills
@@ -171,4 +173,4 @@ def _tried(
     if costs[best] >= (1.0 - config.margin) * costs[current]:
         return None
     # A move that is given up costs its waiting time: no more than the account can pay.
-    return Choice(best, math.inf if best == home else available_seconds)
+    return ChosenContender(best, math.inf if best == home else available_seconds)

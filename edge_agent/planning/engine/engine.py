@@ -23,7 +23,7 @@ from itertools import islice
 
 from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.engine.beliefs import Beliefs
-from edge_agent.planning.engine.choosing import Choice, Contenders, choose, leave
+from edge_agent.planning.engine.choosing import ChosenContender, Contenders, choose, leave
 from edge_agent.planning.engine.config import EngineConfig
 from edge_agent.planning.engine.decision import Decision, Observation, Outcome, Reason
 from edge_agent.planning.engine.devices import FreeAnswers
@@ -142,11 +142,11 @@ class Engine:
             if seconds - self._refused_seconds >= self.config.dwell_seconds:
                 self._propose(leave(self._contenders(), self.pool.same_but_staleness(self._field.current)))
         elif seconds - self._changed_seconds >= self.config.dwell_seconds:
-            choice = choose(self._contenders(), self._field.ledger, self.config, self._field.experts)
-            if choice is not None and choice.row == self._field.current:
+            chosen = choose(self._contenders(), self._field.ledger, self.config, self._field.experts)
+            if chosen is not None and chosen.row == self._field.current:
                 self._field.make_home()
-            elif choice is not None:
-                self._propose(choice)
+            elif chosen is not None:
+                self._propose(chosen)
         return self._proposal
 
     def _contenders(self) -> Contenders:
@@ -160,13 +160,13 @@ class Engine:
             answers_a_device=bool(self._answers.due),
         )
 
-    def _propose(self, choice: Choice) -> None:
+    def _propose(self, chosen: ChosenContender) -> None:
         today = self._field.current
-        there, here = self._beliefs.mean_speeds[[choice.row, today]].tolist()
-        moving_seconds = self._field.moves.moving_seconds(today, choice.row)
-        self._is_for_good = choice.is_for_good
+        there, here = self._beliefs.mean_speeds[[chosen.row, today]].tolist()
+        moving_seconds = self._field.moves.moving_seconds(today, chosen.row)
+        self._is_for_good = chosen.is_for_good
         self._proposal = Decision(
-            self.pool[choice.row], 1.0 / there, 1.0 / here, moving_seconds, choice.abandon_after_seconds, choice.reason
+            self.pool[chosen.row], 1.0 / there, 1.0 / here, moving_seconds, chosen.abandon_after_seconds, chosen.reason
         )
 
     def _note_other_devices(self, workers: Collection[int]) -> None:
