@@ -8,6 +8,7 @@ and has one caller at a time. Operators take precedence: `pin` narrows the engin
 
 import asyncio
 import math
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -35,6 +36,7 @@ from edge_agent.planning import (
     SearchSpace,
     layout_of,
 )
+from edge_agent.planning.engine.decision import EngineChange
 from edge_agent.planning.engine.pool import is_measured
 from edge_agent.planning.profile import Hop
 from edge_agent.training.choosers import Chooser
@@ -82,6 +84,8 @@ class DecisionLoop:
         self._encoding = RecentMean()
         self._metrics = metrics
         self._proposal: Decision | None = None
+        self.last_change: EngineChange | None = None
+        """The engine's newest change that came into force; None before one."""
         self._withdraws = False
         """True if the layout that runs is to stay, whatever was requested."""
         self._alone = asyncio.Lock()
@@ -184,7 +188,9 @@ class DecisionLoop:
         if self._proposal is None and actual == self.engine.layout:
             return True
         self._log_outcome()
-        self._proposal = None
+        before, proposal, self._proposal = self.engine.layout, self._proposal, None
+        if proposal is not None and actual == proposal.layout != before:
+            self.last_change = EngineChange(time.time(), self._statistics.steps, before, proposal)
         self.take_seconds()  # earlier steps had another layout
         self._encoding.take(self._statistics.encode)
         await asyncio.to_thread(self.engine.note_deployed, seconds, actual)
@@ -223,6 +229,7 @@ class DecisionLoop:
             workers=", ".join(wanted.workers),
             home=str(self.engine.home),
             reason=decision.reason,
+            cause=decision.cause,
             predicted_seconds_per_step=round(decision.seconds_per_step, 4),
             staying_seconds_per_step=round(decision.staying_seconds_per_step, 4),
             predicted_migration_seconds=round(decision.migration_seconds, 3),

@@ -9,6 +9,7 @@ from typing import Any
 
 from edge_agent.control.control_state import ControlState
 from edge_agent.control.pins import Pins
+from edge_agent.planning.engine.decision import EngineChange
 from edge_agent.sessions.session_record import SessionRecord, trainer_addresses
 from edge_agent.training.history import HistoryRow
 from edge_agent.training.statistics import Statistics
@@ -63,11 +64,28 @@ def edge_status(state: ControlState) -> pb.EdgeStatus:
         outcome = state.decisions.engine.outcome()
         if outcome is not None and not math.isnan(outcome.predicted_seconds_per_step):
             status.predicted_seconds_per_step = outcome.predicted_seconds_per_step
+        if (change := state.decisions.last_change) is not None:
+            status.engine_change.CopyFrom(_change_message(change))
     for name, seconds_per_step in state.ranking.items():
         status.candidates.add(name=name, seconds_per_step=seconds_per_step)
     if state.run is not None:
         _add_session(status, state.run)
     return status
+
+
+def _change_message(change: EngineChange) -> pb.EngineChange:
+    decision = change.decision
+    message = pb.EngineChange(
+        step=change.step,
+        before=str(change.before),
+        chosen=str(decision.layout),
+        reason=decision.reason,
+        cause=decision.cause,
+        seconds_per_step=decision.seconds_per_step,
+        staying_seconds_per_step=decision.staying_seconds_per_step,
+    )
+    message.time.FromNanoseconds(int(change.time_seconds * 1e9))
+    return message
 
 
 def pins_message(pins: Pins) -> pb.Pins:

@@ -52,6 +52,8 @@ def status_table(status: pb.EdgeStatus, trend: Trend | None = None) -> Table:
         table.add_row("refused", f"[red]{escape(status.refused_change)}[/]")
     if status.planner:
         table.add_row("planner", f"{status.planner}{_predicted(status)}{_measuring(status)}")
+    if status.HasField("engine_change"):
+        table.add_row("changed", escape(_change(status.engine_change)))
     if status.candidates:
         ranked = (f"{one.name} {one.seconds_per_step * 1e3:.1f} ms" for one in status.candidates)
         table.add_row("candidates", ", ".join(ranked))
@@ -161,6 +163,14 @@ def _predicted(status: pb.EdgeStatus) -> str:
     if not status.HasField("predicted_seconds_per_step"):
         return ""
     return f", which predicted {status.predicted_seconds_per_step * 1e3:.1f} ms a step"
+
+
+def _change(change: pb.EngineChange) -> str:
+    at = change.time.ToDatetime().isoformat(" ", "seconds")
+    return (
+        f"at step {change.step}, {at}, from {change.before} to {change.chosen}, because {change.cause}; "
+        f"{change.seconds_per_step * 1e3:.1f} ms a step foreseen, {change.staying_seconds_per_step * 1e3:.1f} ms without"
+    )
 
 
 def _held(status: pb.EdgeStatus, what: str) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from edge_agent.planning.layout import Layout
 from edge_agent.planning.profile import Hop
@@ -60,6 +61,20 @@ class Decision:
     abandon_after_seconds: float
     """Time after which a move is given up for the old layout; infinite if the blocks have to arrive."""
     reason: Reason = Reason.LINK
+    cause: str = ""
+    """Change that explains it, in words that follow "because"."""
+
+
+class EngineChange(NamedTuple):
+    """A decision that came into force."""
+
+    time_seconds: float
+    """Time at which it was seen to be in force, by time.time."""
+    step: int
+    """Steps that were done then."""
+    before: Layout
+    """Layout until then."""
+    decision: Decision
 
 
 class Outcome:

@@ -23,6 +23,7 @@ from itertools import islice
 
 from edge_agent.planning.cost import Conditions, conditions_of
 from edge_agent.planning.engine.beliefs import Beliefs
+from edge_agent.planning.engine.cause import cause_of
 from edge_agent.planning.engine.choosing import ChosenContender, Contenders, choose, leave
 from edge_agent.planning.engine.config import EngineConfig
 from edge_agent.planning.engine.decision import Decision, Observation, Outcome, Reason
@@ -87,6 +88,8 @@ class Engine:
         self.layout, self.names = layout, profile.names
         self.question = question
         """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
+        self._at_first: Conditions | None = None
+        """Conditions that were believed at the first observation of today's layout; None before it."""
         self._beliefs = Beliefs(self.config.window_seconds, self.config.memory_seconds, profile)
         self._field = Field(self.config, self._beliefs, self._ledger)
         self._field.begin(pool, layout)
@@ -133,6 +136,8 @@ class Engine:
         if changed := self._beliefs.note_work(since, done_steps, seen, self._field.current):
             self._note_other_devices(changed)
         self._beliefs.note_links(since, seen, self._field.current)
+        if self._at_first is None:
+            self._at_first = self._beliefs.now
         self._count(since, done_steps)
         self._horizon.note(step, self._beliefs.mean_speeds, self.pool.allowed, self._field.current)
         if self._proposal is not None:
@@ -161,12 +166,21 @@ class Engine:
         )
 
     def _propose(self, chosen: ChosenContender) -> None:
-        today = self._field.current
+        today, wanted = self._field.current, self.pool[chosen.row]
         there, here = self._beliefs.mean_speeds[[chosen.row, today]].tolist()
-        moving_seconds = self._field.moves.moving_seconds(today, chosen.row)
+        cause = "the layout before may not be chosen any more"
+        if chosen.reason is not Reason.PIN and self._at_first is not None:
+            layouts, now = (self.layout, wanted), self._beliefs.now
+            cause = cause_of(self.question, layouts, self._at_first, now, self.config.margin)
         self._is_for_good = chosen.is_for_good
         self._proposal = Decision(
-            self.pool[chosen.row], 1.0 / there, 1.0 / here, moving_seconds, chosen.abandon_after_seconds, chosen.reason
+            wanted,
+            1.0 / there,
+            1.0 / here,
+            self._field.moves.moving_seconds(today, chosen.row),
+            chosen.abandon_after_seconds,
+            chosen.reason,
+            cause,
         )
 
     def _note_other_devices(self, workers: Collection[int]) -> None:
@@ -229,6 +243,7 @@ class Engine:
         place = self._beliefs.places[worker.name]
         self.question = replace(self.question, profile=self.question.profile.with_worker(worker))
         self._beliefs.devices.measured_again(place)
+        self._at_first = None
         self._field.go_on(pool_for(self.question, [self.layout, *self._held], self.conditions), self.layout)
         self._beliefs.begin_again(self._field.current)
         self._note_other_devices({place})
@@ -270,8 +285,11 @@ class Engine:
         is_new = self.is_elsewhere or not set(found.layout.workers) <= set(self.question.permitted)
         if question is not self.question or self._proposal is not None or not is_new:
             return None
-        today_seconds = self.predicted_seconds if self._elsewhere is None else self._elsewhere.measured_seconds_per_step
-        self._proposal = worthy_return(found, today_seconds, self._remaining_steps(), self.config.margin)
+        today_seconds, cause = self.predicted_seconds, "a trainer that was left out is back"
+        if self._elsewhere is not None:
+            today_seconds = self._elsewhere.measured_seconds_per_step
+            cause = "nothing was measured for the layout that recovery has chosen"
+        self._proposal = worthy_return(found, today_seconds, self._remaining_steps(), self.config.margin, cause)
         self._is_for_good = self._proposal is not None
         return self._proposal
 
@@ -311,6 +329,7 @@ class Engine:
             self._field.ledger.forget()
             self._field.experts.begin(self._field.current)
         else:
+            self._at_first = None
             self._beliefs.devices.begin()
             if layout not in self.pool:
                 self.constrain(self.question.space)

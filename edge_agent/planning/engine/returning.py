@@ -28,13 +28,15 @@ def return_search(question: Question, at: Conditions, back: Collection[str]) -> 
     return partial(best, replace(question, space=replace(space, workers=workers)), at)
 
 
-def worthy_return(found: Plan, today_seconds: float, remaining_steps: float, margin: float) -> Decision | None:
+def worthy_return(
+    found: Plan, today_seconds: float, remaining_steps: float, margin: float, cause: str
+) -> Decision | None:
     """Return the change to what such a search has found, if it is worth a checkpoint.
 
-    today_seconds: of a step now. margin: part of them by which another layout has to be better.
+    today_seconds: of a step now. margin: part of them by which another layout has to be better. cause: see `Decision`.
     """
     won_seconds = (today_seconds - found.seconds_per_step) * remaining_steps
     is_better = found.seconds_per_step < (1.0 - margin) * today_seconds
     if not is_better or won_seconds <= LEAST_WON_SECONDS:
         return None
-    return Decision(found.layout, found.seconds_per_step, today_seconds, 0.0, math.inf, Reason.WORKER)
+    return Decision(found.layout, found.seconds_per_step, today_seconds, 0.0, math.inf, Reason.WORKER, cause)

@@ -17,6 +17,7 @@ from shared.errors import ConfigError, PlanError
 from shared.training.stage import Stage
 from tests.support.commands import command
 from tests.support.experiments import flags, profile_of
+from tests.support.operators import EDGE, Operator
 from tests.support.planning.cases import asked
 from tests.support.running import Listening, edge_config, running_trainer
 
@@ -82,6 +83,52 @@ async def test_over_a_slow_link_the_engine_leaves_the_cut_whose_feature_is_large
                     deployment.edge_blocks != largest and progress.edge_blocks == deployment.edge_blocks
                 ),
             )
+
+
+async def test_the_status_says_why_the_engine_moved_the_cut(profile):
+    written, path = profile
+    sizes, socket, steering = written.feature_bytes, f"unix:{path.parent}/a.sock", []
+    largest = max(range(1, len(written)), key=lambda cut: sizes[cut])
+    operator = Operator(socket, EDGE)
+
+    def steer():
+        operator("SetPlanner", {"planner": "fixed"})
+        quick, slow = 2e7, 1e7
+        before = operator.watch_until(
+            lambda status: status.get("uplinkBitsPerSecond", 0) > quick and int(status["step"]) > 300
+        )
+        relay.uplink.bits_per_second = relay.downlink.bits_per_second = 5e6
+        operator.watch_until(lambda status: status.get("uplinkBitsPerSecond", quick) < slow)
+        operator("SetPlanner", {"planner": "greedy"})
+        return before, operator.watch_until(lambda status: "engineChange" in status), command(app, "status", listens)
+
+    def reached(_deployment, progress):
+        if progress.steps and not steering:
+            steering.append(asyncio.ensure_future(asyncio.to_thread(steer)))
+        return bool(steering) and steering[0].done()
+
+    listens = f"--control={socket}"
+    async with running_trainer() as server:
+        host, _, port = server.address.rpartition(":")
+        async with Relay(host, int(port), uplink_bits_per_second=3e8, downlink_bits_per_second=3e8) as relay:
+            more = (
+                f"deployment.cut={largest}",
+                "engine.bits=[32]",
+                "engine.max_staleness=0",
+                "engine.allow_edge_only=false",
+                f"control.listen={socket}",
+            )
+            await train_until(settings(relay.port, path, *more), reached)
+    before, after, shown = steering[0].result()
+    assert (before["deployment"]["edgeBlocks"], "engineChange" in before) == (largest, False)
+    change, cut = after["engineChange"], after["deployment"]["edgeBlocks"]
+    assert change["before"].startswith(f"cut {largest}, ")
+    assert change["chosen"].startswith(f"cut {cut}, ")
+    assert change["secondsPerStep"] < change["stayingSecondsPerStep"]
+    assert int(change["step"]) <= int(after["step"])
+    assert change["reason"] in ("link", "device")
+    assert change["cause"].startswith("the link from edge to trainer has ")
+    assert f"from {change['before']} to" in " ".join(shown.replace("│", " ").split())
 
 
 async def first_deployment_over(bits_per_second, path, *more):

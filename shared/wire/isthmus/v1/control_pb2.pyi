@@ -514,6 +514,7 @@ class EdgeStatus(_message.Message):
     REFUSED_CHANGE_FIELD_NUMBER: _builtins.int
     MEASURING_SECONDS_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
+    ENGINE_CHANGE_FIELD_NUMBER: _builtins.int
     state: Global___RunState.ValueType
     """What it does."""
     session_id: _builtins.str
@@ -606,6 +607,10 @@ class EdgeStatus(_message.Message):
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """The values of `training.metrics` at the last evaluation, by their names."""
 
+    @_builtins.property
+    def engine_change(self) -> Global___EngineChange:
+        """The newest change of the engine in this process that came into force, and why; left out before one, and where no engine runs."""
+
     def __init__(
         self,
         *,
@@ -644,10 +649,11 @@ class EdgeStatus(_message.Message):
         refused_change: _builtins.str = ...,
         measuring_seconds: _builtins.float | None = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        engine_change: Global___EngineChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "engine_change", b"engine_change", "last_checkpoint", b"last_checkpoint", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "phases", b"phases", "pinned", b"pinned", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "uplink_bits_per_second", b"uplink_bits_per_second"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "metrics", b"metrics", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "refused_change", b"refused_change", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "_downlink_bits_per_second", b"_downlink_bits_per_second", "_loss", b"_loss", "_measuring_seconds", b"_measuring_seconds", "_predicted_seconds_per_step", b"_predicted_seconds_per_step", "_round_trip_seconds", b"_round_trip_seconds", "_samples_per_second", b"_samples_per_second", "_seconds_per_step", b"_seconds_per_step", "_uplink_bits_per_second", b"_uplink_bits_per_second", "accuracy", b"accuracy", "attached", b"attached", "batches_in_flight", b"batches_in_flight", "bytes_down", b"bytes_down", "bytes_up", b"bytes_up", "candidates", b"candidates", "chosen_by", b"chosen_by", "deployment", b"deployment", "downlink_bits_per_second", b"downlink_bits_per_second", "engine_change", b"engine_change", "last_checkpoint", b"last_checkpoint", "links", b"links", "log_level", b"log_level", "loss", b"loss", "measuring_seconds", b"measuring_seconds", "metrics", b"metrics", "model", b"model", "phases", b"phases", "pinned", b"pinned", "planner", b"planner", "predicted_seconds_per_step", b"predicted_seconds_per_step", "queues", b"queues", "refused_change", b"refused_change", "round_trip_seconds", b"round_trip_seconds", "running", b"running", "samples_per_second", b"samples_per_second", "seconds_per_step", b"seconds_per_step", "session_id", b"session_id", "staleness", b"staleness", "state", b"state", "step", b"step", "total_steps", b"total_steps", "trainer", b"trainer", "uplink_bits_per_second", b"uplink_bits_per_second", "waits_because", b"waits_because", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -687,6 +693,58 @@ class EdgeStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__uplink_bits_per_second) -> _WhichOneofReturnType__uplink_bits_per_second | None: ...
 
 Global___EdgeStatus: _TypeAlias = EdgeStatus  # noqa: Y015
+
+@_typing.final
+class EngineChange(_message.Message):
+    """A change of the layout by the engine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    CHOSEN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
+    STAYING_SECONDS_PER_STEP_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """Steps that were done then."""
+    before: _builtins.str
+    """The layout before, as "cut 2, staleness 0, 32 bits"."""
+    chosen: _builtins.str
+    """The layout that was chosen."""
+    reason: _builtins.str
+    """Kind of what changed: link, device, pin or worker."""
+    cause: _builtins.str
+    """What changed, and by how much: a sentence."""
+    seconds_per_step: _builtins.float
+    """Seconds of a step that were foreseen for the layout that was chosen."""
+    staying_seconds_per_step: _builtins.float
+    """Seconds of a step that were foreseen without the change."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When it was seen to be in force."""
+
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        step: _builtins.int = ...,
+        before: _builtins.str = ...,
+        chosen: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        seconds_per_step: _builtins.float = ...,
+        staying_seconds_per_step: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "cause", b"cause", "chosen", b"chosen", "reason", b"reason", "seconds_per_step", b"seconds_per_step", "staying_seconds_per_step", b"staying_seconds_per_step", "step", b"step", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineChange: _TypeAlias = EngineChange  # noqa: Y015
 
 @_typing.final
 class CandidateStatus(_message.Message):

@@ -32,12 +32,39 @@ async def test_a_slow_link_moves_the_cut_and_the_outcome_is_shown_beside_the_pre
     assert run.decisions >= 1
 
 
+async def test_the_newest_change_that_came_into_force_is_kept_with_its_cause():
+    run = Run()
+    await run.watch(120, 40.0)
+    await run.watch(900, 1.0, 1 / 32)
+    assert run.loop.last_change is None, "nothing has come into force"
+    run.deployer.move_if_requested()
+    await run.watch(1, 1.0, 1 / 8)
+    change = run.loop.last_change
+    assert (change.step, change.before.cuts, change.decision.layout.cuts) == (run.statistics.steps, (1,), (3,))
+    assert change.decision.reason == "link"
+    assert "has 1.0 Mbit/s up, 1.0 down (before: 40.0 Mbit/s up" in change.decision.cause
+    run.deployer.have(run.deployer.placement, 2)
+    await run.watch(1, 1.0, 1 / 8)
+    assert run.loop.last_change is change, "what another has changed is no change of the engine"
+
+
+async def test_a_pin_is_the_cause_of_the_change_for_it():
+    run = Run()
+    await run.loop.pin((2,), None, None)
+    await run.watch(2, 40.0)
+    run.deployer.move_if_requested()
+    await run.watch(1, 40.0)
+    decision = run.loop.last_change.decision
+    assert (decision.reason, decision.cause) == ("pin", "the layout before may not be chosen any more")
+
+
 async def test_a_move_that_was_given_up_leaves_the_old_deployment_whole():
     run = Run()
     await run.watch(900, 1.0, 1 / 32)
     assert set(run.deployer.wish.codecs.values()) != {"fp32"}, "bits change with the blocks"
     run.deployer.move_if_requested(done=False)
     await run.watch(3, 1.0, 1 / 32)
+    assert run.loop.last_change is None
     assert run.shown_seconds("predicted") is None, "the engine did not choose it"
     assert run.deployer.deployment == Deployer().deployment
 

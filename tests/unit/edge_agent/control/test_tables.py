@@ -3,6 +3,7 @@
 import io
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console
 
 from edge_agent.control.tables import status_line, status_table
@@ -38,13 +39,23 @@ FULL = pb.EdgeStatus(
     seconds_per_step=0.009,
     predicted_seconds_per_step=0.0085,
     measuring_seconds=0.25,
+    engine_change=pb.EngineChange(
+        time=Timestamp(seconds=1_800_000_000),
+        step=30,
+        before="cut 2, staleness 0, 32 bits",
+        chosen="cut 3, staleness 3, 8 bits",
+        reason="link",
+        cause="the link [slow]",
+        seconds_per_step=0.0085,
+        staying_seconds_per_step=0.02,
+    ),
     last_checkpoint=pb.CheckpointStatus(step=40, age=Duration(seconds=7300)),
     log_level=pb.LOG_LEVEL_INFO,
 )
 
 
 def test_a_status_is_shown_whole_and_on_one_line():
-    console = Console(width=120, file=io.StringIO(), record=True)
+    console = Console(width=300, file=io.StringIO(), record=True)
     console.print(status_table(FULL))
     shown = console.export_text()
     for says in (
@@ -57,6 +68,8 @@ def test_a_status_is_shown_whole_and_on_one_line():
         "up uniform8 (8 bits), down fp32 (32 bits)",
         "greedy, which predicted 8.5 ms a step, 0.25 s of measuring",
         " operator ",
+        "at step 30, 2027-01-15 08:00:00, from cut 2, staleness 0, 32 bits to cut 3, staleness 3, 8 bits, because the link "
+        "[slow]; 8.5 ms a step foreseen, 20.0 ms without",
         "8.00 ms " + "█" * 30,
         "4.00 ms " + "█" * 15 + " ",
         "up 25.0 Mbit/s, down not known yet, 40.5 ms there and back",
@@ -82,6 +95,7 @@ def test_unknown_values_are_shown_as_unknown():
     shown = console.export_text()
     assert "none at every worker yet" in shown
     assert "planner" not in shown
+    assert "changed" not in shown
 
 
 def test_a_worker_that_is_left_out_is_marked():

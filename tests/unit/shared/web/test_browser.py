@@ -42,6 +42,9 @@ class Told(NothingBehind):
             queues=pb.EdgeQueues(compute=7),
             waits_because=[SCRIPT],
             refused_change=SCRIPT,
+            engine_change=pb.EngineChange(
+                step=30, before="cut 2", chosen="cut 3", cause=SCRIPT, seconds_per_step=0.0085
+            ),
         )
         return pb.EdgeControlServiceGetStatusResponse(status=status)
 
@@ -103,6 +106,7 @@ def look_at_it(browser, url, folder):
             "0.3214",
             "3, staleness 0",
             "8 bits",
+            f"at step 30 from cut 2 to cut 3, because {SCRIPT}; 8.50 ms a step foreseen, ",
         ):
             assert part in shown, part
         assert "accuracy 0.5" in browser.tells(CURVE)
