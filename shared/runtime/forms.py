@@ -1,16 +1,13 @@
 """Forms: how the load of each crossing travels, made once for each crossing of a placement.
 
-A feature, an error gradient and labels are a tensor for each slot that crosses; norms, a coefficient and a scale are one; the
-load of a shared block is a tensor for each of its entries (`block_form`).
+Labels are a tensor for each slot that crosses, as a feature and an error gradient (`feature_form`); norms, a coefficient and a
+scale are one; the load of a shared block is a tensor for each of its entries (`block_form`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from shared.codec import codec_by_name
 from shared.errors import ProtocolError
 from shared.execution.block_slices import Slices
 from shared.execution.crossing_types import CrossingTypes
@@ -22,7 +19,7 @@ from shared.placement import BlockSlice, Cargo, Crossing, Placement, Route
 from shared.registry import SINCE, by_sample
 from shared.runtime.announcements import ExpectedTensor
 from shared.runtime.block_form import BlockEntry, BlockForm, entries_of
-from shared.runtime.changed_slots import ChangedSlots
+from shared.runtime.feature_form import ChangedFeatureForm, FeatureForm
 from shared.runtime.form import Form, decoded_slots
 from shared.training.clipping import check_coefficient, check_norms, count_of
 from shared.training.kept_features import KeptFeatures
@@ -36,103 +33,6 @@ def numbers_spec(chain: Chain, crossing: Crossing) -> TensorSpec:
     of_blocks = crossing.cargo is Cargo.NORMS
     count = sum(count_of(chain.blocks[block]) for block in crossing.slots) if of_blocks else 1
     return TensorSpec((count,), torch.float64)
-
-
-class FeatureForm(Form):
-    """A feature or an error gradient. Some slots go raw; see `Chain.coded_slots`."""
-
-    def __init__(
-        self,
-        crossing: Crossing,
-        placement: Placement,
-        codecs: Mapping[int, str],
-        chain: Chain,
-        types: CrossingTypes,
-        *,
-        recalls: bool = False,
-        changes: ChangedSlots | None = None,
-    ) -> None:
-        """recalls: True where the feature of samples that are kept is left out. changes: of the slots of which they cross."""
-        super().__init__(crossing, placement, codecs)
-        self._recalls = recalls
-        self._changes = changes
-        self.keep = None if changes is None else self._keep
-        self._chain = chain
-        self._specs = types.specs(crossing.index)
-        self._is_gradient = crossing.cargo is Cargo.ERROR_GRADIENT
-        self.tells_length = chain.lengths is not None
-
-    def expected(self, step: int, slot: int, samples: int) -> ExpectedTensor:
-        """See `Form.expected`."""
-        spec, rows, lengths = self._specs[slot], self._rows(samples), self._chain.lengths
-        whole = TensorSpec((rows, *spec.shape[1:]), spec.dtype)
-        tensor: TensorSpec | Callable[[TensorSpec], None] = whole
-        if rows and lengths is not None and lengths.varies(self.crossing.index, slot):
-            tensor = partial(self._check_length, slot, whole)
-        elif self._recalls:
-            tensor = partial(_check_part, whole)
-        return ExpectedTensor(
-            self.key(step, slot), self.version, self.codecs[slot], tensor, may_be_absent=self._is_gradient
-        )
-
-    def encode(self, load: Load, numbers: Tensor | None = None) -> EncodedSlots:
-        """See `Form.encode`."""
-        if (changes := self._changes) is None:
-            return super().encode(load)
-        assert isinstance(load, tuple), "a feature is a tensor a slot"
-        assert numbers is not None, "samples have numbers where they enter"
-        encoded: EncodedSlots = {}
-        for slot, codec in self._codec_of.items():
-            tensor = load[slot]
-            assert tensor is not None, "a feature is there as a whole"
-            coded = slot in changes.slots
-            encoded[slot] = changes.encode(slot, tensor.cpu(), numbers) if coded else codec.encode(tensor.cpu())
-        return encoded
-
-    def decode(self, encoded: EncodedSlots) -> Load:
-        """See `Form.decode`."""
-        load: list[Tensor | None] = [None] * len(self._specs)
-        for slot, each in encoded.items():
-            if each is not None:
-                changes = self._changes if self._changes is not None and slot in self._changes.slots else None
-                load[slot] = codec_by_name(each.codec).decode(each) if changes is None else changes.decode(slot, each)
-        return tuple(load)
-
-    def _keep(self, encoded: EncodedSlots, load: Load) -> None:
-        assert self._changes is not None, "it keeps nothing"
-        assert isinstance(load, tuple), "a feature is a tensor a slot"
-        for slot in self._changes.slots:
-            each, received = encoded[slot], load[slot]
-            assert each is not None, "a feature is there as a whole"
-            assert received is not None, "a feature is there as a whole"
-            self._changes.keep(slot, each, received)
-
-    def length(self, slot: int, shape: Sequence[int]) -> int | None:
-        """See `Form.length`."""
-        if self._chain.lengths is None or not shape or not shape[0]:
-            return None  # of a part without samples nothing has a length
-        return self._chain.lengths.of(self.crossing.index, slot, shape)
-
-    def worst_bytes(self, *, kept: bool) -> int:  # noqa: ARG002 - only weights are kept
-        """See `Form.worst_bytes`."""
-        total = 0
-        for slot in self.slots:
-            spec = self._specs[slot]
-            tensor = TensorSpec((self.crossing.rows.count, *spec.shape[1:]), spec.dtype)
-            encoded = self._codec_of[slot].encoded_bytes(tensor.shape, tensor.dtype)
-            total += tensor.bytes + max(tensor.bytes, encoded)
-        return total
-
-    def _check_length(self, slot: int, longest: TensorSpec, tensor: TensorSpec) -> None:
-        """Refuse a tensor that is not that of any length. longest: that of the greatest."""
-        lengths, index = self._chain.lengths, self.crossing.index
-        assert lengths is not None, "the caller has seen to it"
-        length = lengths.of(index, slot, tensor.shape)
-        if length is None or tensor != lengths.spec(index, slot, longest, length):
-            raise ProtocolError(
-                f"{self.crossing.cargo} {index} is {tensor.dtype} {tensor.shape}; {longest.dtype} {longest.shape} was "
-                f"expected, or what it is for a length of 1 to {lengths.longest}"
-            )
 
 
 class LabelForm(Form):
@@ -252,12 +152,16 @@ class Forms:
         match crossing.cargo:
             case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
                 coded, codec = chain.coded_slots(crossing.index), by_sample(codec) if self._recalls else codec
-                changes = self._changes(crossing, codec) if crossing.cargo is Cargo.FEATURE else None
-                codecs = {slot: codec if coded[slot] else "raw" for slot in crossing.slots}
+                kept, recalls = self._kept if crossing.cargo is Cargo.FEATURE else None, self._recalls
+                changes = None if kept is None else self._recipe.changes
                 if changes is not None:
-                    codecs |= dict.fromkeys(changes.slots, changes.codec)
-                recalls = self._recalls
-                return FeatureForm(crossing, placement, codecs, chain, self._types, recalls=recalls, changes=changes)
+                    codec = f"{codec}{SINCE}{changes.codec}"
+                codecs = {slot: codec if coded[slot] else "raw" for slot in crossing.slots}
+                if kept is None or changes is None:
+                    return FeatureForm(crossing, placement, codecs, chain, self._types, recalls=recalls)
+                return ChangedFeatureForm(
+                    crossing, placement, codecs, chain, self._types, kept, changes.above, recalls=recalls
+                )
             case Cargo.LABEL:
                 counts = (
                     self._recipe.mean == "token" and len(crossing.slots) > self._recipe.label_tensors
@@ -266,15 +170,6 @@ class Forms:
             case Cargo.WEIGHT_GRADIENT | Cargo.WEIGHTS:
                 return BlockForm(crossing, placement, self._entries_of(crossing), codec, self._residuals)
         return NumbersForm(crossing, placement, chain, self._recipe)
-
-    def _changes(self, crossing: Crossing, codec: str) -> ChangedSlots | None:
-        """Return the changes that cross of a feature; None where it crosses whole. codec: of what crosses whole."""
-        if self._kept is None or (how := self._recipe.changes) is None:
-            return None
-        specs, coded = self._types.specs(crossing.index), self._chain.coded_slots(crossing.index)
-        slots = {slot: specs[slot] for slot in crossing.slots if coded[slot]}
-        name = f"feature {crossing.index} from {crossing.sender} to {crossing.receiver}"
-        return ChangedSlots(name, slots, f"{codec}{SINCE}{how.codec}", how.above, self._kept)
 
     def _entries_of(self, crossing: Crossing) -> dict[int, BlockEntry]:
         """Return the entries of a slice by slot: those of a block are numbered through."""
@@ -285,13 +180,3 @@ class Forms:
                 self._entries[cargo, one] = dict(enumerate(found, first))
                 first += len(found)
         return self._entries[cargo, crossing.of_block]
-
-
-def _check_part(whole: TensorSpec, tensor: TensorSpec) -> None:
-    """Refuse a tensor that is not one of some samples of a batch. whole: that of all of them."""
-    if not tensor.shape or tensor != TensorSpec((tensor.shape[0], *whole.shape[1:]), whole.dtype):
-        raise ProtocolError(
-            f"a feature is {tensor.dtype} {tensor.shape}; {whole.dtype} {whole.shape} was expected, or less"
-        )
-    if tensor.shape[0] > whole.shape[0]:
-        raise ProtocolError(f"a feature of {tensor.shape[0]} samples came for a batch of {whole.shape[0]}")
