@@ -79,11 +79,11 @@ RECIPES = {
 DATA = {
     "sampler": (
         f'data.train={{factory="{SAMPLES}:FewDigits", kwargs={{count=384}}}}',
-        f'data.sampler="{SAMPLES}:rare_first"',
+        'data.sampler="tests.support.batches:rare_first"',
     ),
     "sample weights": (
         f'data.train={{factory="{SAMPLES}:FewDigits", kwargs={{count=480}}}}',
-        f'data.sample_weights="{SAMPLES}:mostly_small"',
+        'data.sample_weights="tests.support.batches:mostly_small"',
     ),
     "worker processes": (f'data.train={{factory="{SAMPLES}:FewDigits", kwargs={{count=432}}}}', "data.workers=1"),
     "iterable set": ('data.train={factory="tests.support.iterated:DigitsInTurn"}', "data.steps_per_epoch=30"),

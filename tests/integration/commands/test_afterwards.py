@@ -32,7 +32,7 @@ MODELS = {
         'model.factory="tests.support.models.several:NamedEncoder"',
         "model.kwargs={vocabulary=50, classes=4}",
         *WORDS,
-        'data.collate="tests.support.samples:padded"',
+        'data.collate="tests.support.batches:padded"',
     ],
 }
 KINDS = {"state-dict": "model.pt", "torch-export": "model.pt2", "onnx": "model.onnx"}
@@ -194,7 +194,7 @@ def test_weights_of_a_type_that_onnxruntime_lacks_are_named_with_a_way_that_work
 
 LENGTHS = [
     *MODELS["inputs by name"][:-1],
-    'data.collate="tests.support.samples:longest"',
+    'data.collate="tests.support.batches:longest"',
     "data.longest=12",
 ]
 

@@ -83,7 +83,7 @@ def test_a_variable_that_cannot_be():
         ('data.train={factory="edge_agent.data:digits", kwargs={split="nights"}}', "nights"),
         ("data.batch_size=5000", "or less, or data.drop_last = false"),
         ('data.collate="tests.support.samples:absent"', "data.collate: factory 'tests.support.samples:absent'"),
-        ('data.collate="tests.support.samples:alone"', "it must return a pair of inputs and labels"),
+        ('data.collate="tests.support.batches:alone"', "it must return a pair of inputs and labels"),
     ],
 )
 def test_a_dataset_that_cannot_be(flag, says):
@@ -93,12 +93,12 @@ def test_a_dataset_that_cannot_be(flag, says):
 def test_a_test_set_of_another_structure_when_a_function_collates():
     agent_fails(
         ExitCode.DATA,
-        "data.collate: 'tests.support.samples:noisy' returned inputs float32 of shape (32, 1, 8, 8), and inputs float32 of "
+        "data.collate: 'tests.support.batches:noisy' returned inputs float32 of shape (32, 1, 8, 8), and inputs float32 of "
         "shape (32, 64) for the first batch of data.train",
         flags=[
             'data.train={factory="tests.support.samples:FlatDigits"}',
             'data.test={factory="tests.support.samples:Pictures"}',
-            'data.collate="tests.support.samples:noisy"',
+            'data.collate="tests.support.batches:noisy"',
         ],
     )
 
@@ -112,7 +112,7 @@ def test_a_name_of_an_input_that_the_forward_lacks():
             'model.factory="tests.support.models.several:NamedEncoder"',
             "model.kwargs={vocabulary=50, classes=4}",
             'data.train={factory="tests.support.samples:Words"}',
-            'data.collate="tests.support.samples:misspelt"',
+            'data.collate="tests.support.batches:misspelt"',
         ],
     )
 

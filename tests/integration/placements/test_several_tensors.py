@@ -32,7 +32,7 @@ NAMED = [
 COLLATED = [
     *NAMED[:2],
     'data.train={factory="tests.support.samples:Words"}',
-    'data.collate="tests.support.samples:padded"',
+    'data.collate="tests.support.batches:padded"',
 ]
 PURCHASES = [
     'model.factory="tests.support.models.several:Recommender"',

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 STEPS = 50  # of 22 in an epoch
 SAMPLES, ITERATED = "tests.support.samples", "tests.support.iterated"
 CHOICES = {
-    "mixup": [f'data.batch_transform="{SAMPLES}:mixup"'],
-    "sampler": [f'data.sampler="{SAMPLES}:rare_first"'],
-    "weights": [f'data.sample_weights="{SAMPLES}:mostly_small"'],
-    "batches": [f'data.batch_sampler="{SAMPLES}:by_light"'],
+    "mixup": ['data.batch_transform="tests.support.batches:mixup"'],
+    "sampler": ['data.sampler="tests.support.batches:rare_first"'],
+    "weights": ['data.sample_weights="tests.support.batches:mostly_small"'],
+    "batches": ['data.batch_sampler="tests.support.batches:by_light"'],
     "sampler, skip": [
         f'data.train={{factory="{SAMPLES}:Torn"}}',
         'data.on_error="skip"',
-        f'data.sampler="{SAMPLES}:rare_first"',
+        'data.sampler="tests.support.batches:rare_first"',
     ],
     "skip": [f'data.train={{factory="{SAMPLES}:Torn"}}', 'data.on_error="skip"'],
     "iterable": [f'data.train={{factory="{ITERATED}:DigitsInTurn"}}', "data.steps_per_epoch=22"],

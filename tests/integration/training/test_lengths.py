@@ -33,7 +33,7 @@ CLASSIFIED = [
 ]
 CONTINUED = [
     *TEXTS,
-    'data.collate="tests.support.samples:continued"',
+    'data.collate="tests.support.batches:continued"',
     'model.factory="tests.support.models.users.texts:CharLSTM"',
     f'data.train={{factory="{WORDS}:Words", kwargs={{vocabulary=23}}}}',
     "training.loss=token_cross_entropy",

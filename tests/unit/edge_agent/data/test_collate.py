@@ -8,13 +8,14 @@ import torch
 from edge_agent.data import BatchLoader, Collate, EvaluationLoader, evaluation_batches
 from shared.errors import DataError
 from shared.model.inputs import InputSpecs
-from tests.support.samples import Words, padded
+from tests.support.batches import padded
+from tests.support.samples import Words
 
-SAMPLES = "tests.support.samples"
+BATCHES = "tests.support.batches"
 
 
 def collate(name):
-    return Collate(f"{SAMPLES}:{name}")
+    return Collate(f"{BATCHES}:{name}")
 
 
 def numbered(count=6):
@@ -60,12 +61,12 @@ def test_a_run_that_goes_on_at_any_step_gets_the_same_batches():
             "too_few",
             "returned inputs float32 of shape (1, 2) for 2 items; the first dimension must be that of the items",
         ),
-        ("padded", "failed with TypeError: tuple indices must be integers or slices, not str (samples.py, line "),
+        ("padded", "failed with TypeError: tuple indices must be integers or slices, not str (batches.py, line "),
     ],
 )
 def test_what_is_no_batch_is_refused_by_the_name_of_the_key(name, sentence, workers):
     loader = EvaluationLoader(numbered(), 2, workers, collate(name))
-    with pytest.raises(DataError, match=re.escape(f"data.collate: '{SAMPLES}:{name}' {sentence}")):
+    with pytest.raises(DataError, match=re.escape(f"data.collate: '{BATCHES}:{name}' {sentence}")):
         list(loader.iterate())
     loader.close()
 
@@ -87,19 +88,19 @@ def test_inputs_of_another_structure_than_the_example_are_refused():
 
 def test_lengths_up_to_the_greatest_are_taken_and_others_are_not():
     example = InputSpecs.of(next(evaluation_batches(Words(8), 4, collate=collate("padded"))).inputs)
-    varying = Collate(f"{SAMPLES}:longest", 12).like(example)
+    varying = Collate(f"{BATCHES}:longest", 12).like(example)
     lengths = {batch.features[0].shape[1] for batch in evaluation_batches(Words(8), 1, collate=varying)}
     assert len(lengths) > 1
     with pytest.raises(DataError, match=r"returned inputs of length \d+, and data\.longest is 3; raise it, or let the"):
-        list(evaluation_batches(Words(8), 1, collate=Collate(f"{SAMPLES}:longest", 3)))
+        list(evaluation_batches(Words(8), 1, collate=Collate(f"{BATCHES}:longest", 3)))
     with pytest.raises(DataError, match="must be alike but for the number of items and the length"):
-        list(evaluation_batches(numbered(), 2, collate=Collate(f"{SAMPLES}:noisy", 12).like(example)))
+        list(evaluation_batches(numbered(), 2, collate=Collate(f"{BATCHES}:noisy", 12).like(example)))
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (f"{SAMPLES}:absent", f"data.collate: factory '{SAMPLES}:absent': module '{SAMPLES}' has no callable 'absent'"),
+        (f"{BATCHES}:absent", f"data.collate: factory '{BATCHES}:absent': module '{BATCHES}' has no callable 'absent'"),
         ("padded", "data.collate: 'padded' is not a factory; write it as package.module:factory"),
     ],
 )

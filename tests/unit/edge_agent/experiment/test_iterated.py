@@ -12,8 +12,6 @@ from tests.support.iterated import DigitsInTurn
 from tests.support.running import edge_config
 from tests.support.samples import FlatDigits
 
-SAMPLES = "tests.support.samples"
-
 
 def check(dataset, *flags):
     config = edge_config(*flags)
@@ -23,9 +21,9 @@ def check(dataset, *flags):
 @pytest.mark.parametrize(
     ("key", "flags"),
     [
-        ("data.sampler", [f'data.sampler="{SAMPLES}:rare_first"']),
-        ("data.sample_weights", [f'data.sample_weights="{SAMPLES}:mostly_small"']),
-        ("data.batch_sampler", [f'data.batch_sampler="{SAMPLES}:by_light"']),
+        ("data.sampler", ['data.sampler="tests.support.batches:rare_first"']),
+        ("data.sample_weights", ['data.sample_weights="tests.support.batches:mostly_small"']),
+        ("data.batch_sampler", ['data.batch_sampler="tests.support.batches:by_light"']),
         ("data.shard", ['data.shard="rank"', 'group={name="line", rank=1, size=2}']),
         ("data.on_error", ['data.on_error="skip"']),
         ("deployment.recall", ["deployment.recall=true", 'model.frozen_mode="eval"']),

@@ -353,7 +353,7 @@ async def test_the_samples_to_judge_by_are_collated_as_those_to_train_on():
         "model.kwargs={vocabulary=50, classes=4}",
         f"data.train={words}}}",
         f"data.calibration={words}, kwargs={{samples=40}}}}",
-        'data.collate="tests.support.samples:padded"',
+        'data.collate="tests.support.batches:padded"',
         'privacy.inputs_to=["trainer"]',
     ]
     with AgentThreads.started() as threads:
