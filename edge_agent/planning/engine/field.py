@@ -65,7 +65,8 @@ class Field:
     def record(self, seconds: float, done_steps: int, measuring_seconds: float, *, is_moving: bool) -> None:
         """Enter the steps done in the last `seconds`, beside those of all layouts and experts, and what measuring has cost."""
         speeds, is_at_home = self._beliefs.speeds, not is_moving and self.current == self.ledger.home
-        played = self.experts.play(seconds, speeds, self.pool.allowed, self.moves.there_now)
+        now = self._beliefs.now
+        played = self.experts.play(seconds, speeds, self.pool.allowed, lambda start: self.moves.there(start, now))
         self.ledger.record(seconds, np.append(speeds, played), done_steps, is_at_home=is_at_home)
         if is_at_home:
             self.ledger.charge(measuring_seconds)

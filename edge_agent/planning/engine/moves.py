@@ -36,10 +36,6 @@ class Moves:
         ways = [moving_seconds(turned, at) + self._beginning(at)[end] for at in self._some(())]
         return np.where(self._pool.changes(end), np.max(ways, axis=0), 0.0)
 
-    def there_now(self, start: int) -> Floats:
-        """Return the seconds to each by the present conditions, shape (n,)."""
-        return self.there(start, self._beliefs.now)
-
     def moving_seconds(self, start: int, end: int) -> float:
         """Return the part in which blocks are on the links; 0 without moves."""
         moved = self._pool.moved(start)
