@@ -1,15 +1,39 @@
 """The keys of the data: what is trained and evaluated on, in which order, and how batches are made."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, JsonValue, NonNegativeInt, PositiveInt, model_validator
 
-from edge_agent.reader_names import READERS
 from shared.bounds import MOST_SAMPLES_AHEAD, SAMPLES_AHEAD
 from shared.config import FactoryName, Section, ShortSection
 
 DIGITS = "edge_agent.data:digits"
 """Factory of the built-in data set."""
+
+
+class Reader(NamedTuple):
+    """A function that reads a file or folder."""
+
+    factory: str
+    """`package.module:function`."""
+    keys: tuple[str, ...]
+    """Its parameters after the path."""
+    needed: tuple[str, ...] = ()
+    """Parameters of them without a default."""
+
+
+READERS = {
+    "image_folder": Reader(
+        "edge_agent.data.image_folder:image_folder", ("size", "channels", "mean", "deviation", "augment", "classes")
+    ),
+    "table": Reader("edge_agent.data.table:table", ("label", "columns", "classes", "delimiter"), needed=("label",)),
+    "text": Reader(
+        "edge_agent.data.text:text", ("column", "label", "length", "vocabulary", "words", "classes", "delimiter")
+    ),
+    "arrays": Reader("edge_agent.data.arrays:arrays", ("inputs", "labels")),
+}
+"""Readers of data by their names, as `data.train = { image_folder = "photos/train", size = 32 }` has them, none imported. A new
+one is a function in a file of `edge_agent/data/`, whose first parameter is the path, and a line here."""
 
 
 class DatasetConfig(ShortSection):

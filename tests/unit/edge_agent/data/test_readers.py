@@ -14,7 +14,7 @@ from torch import nn
 from edge_agent.data import BatchLoader, evaluation_batches, first_batch, rows
 from edge_agent.data.named import check_alike, load_dataset
 from edge_agent.data.skipping import Skipping
-from edge_agent.reader_names import READERS
+from edge_agent.data_config import READERS
 from isthmus import EdgeConfig
 from shared.errors import DataError
 from shared.factory import load_factory
