@@ -64,13 +64,6 @@ class Newest:
         self.stored = stored
 
 
-class _Choosing(NamedTuple):
-    """The choosers of one run beside its operators."""
-
-    decisions: DecisionLoop | None
-    choice: TrainerChoice | None
-
-
 class Attempts:
     """The attempts of one agent, made one after the other."""
 
@@ -99,14 +92,14 @@ class Attempts:
         began_again = False
         while True:
             self._control_state.shutdown.cancel_on_request()
-            choosing = await asyncio.to_thread(self._choosing, experiment, prepared.profile)
+            choosers = await asyncio.to_thread(self._choosers, experiment, prepared.profile)
             run = await self._open(experiment, stored, prepared.folder, is_start=not began_again)
             newest.stored, coordinator = run.session.stored, run.session.coordinator
             coordinator.tell(SessionBegun(is_resumed=stored is not None, is_again=began_again))
             statistics.total_steps = experiment.steps  # a group may do others
             try:
                 with run.session.stored.last_moments(prepared.killed) as statistics.moments:
-                    result = await self._train_in(run, experiment, choosing, resumed=stored is not None)
+                    result = await self._train_in(run, experiment, *choosers, resumed=stored is not None)
             except GoneError as gone:
                 self._control_state.leave()
                 told = SessionGone(
@@ -138,8 +131,10 @@ class Attempts:
                 self._events.emit(Ended(result.summary))
                 return result
 
-    def _choosing(self, experiment: Experiment, profile: Profile | None) -> _Choosing:
-        """Make what chooses the layout and the trainer of a run. Raises PlanError."""
+    def _choosers(
+        self, experiment: Experiment, profile: Profile | None
+    ) -> tuple[DecisionLoop | None, TrainerChoice | None]:
+        """Make what chooses the layout and the trainer of a run beside its operators. Raises PlanError."""
         statistics, pinning = self._control_state.statistics, self._control_state.pinning
 
         def is_held() -> bool:
@@ -149,7 +144,7 @@ class Attempts:
         choice = make_choice(experiment, profile, statistics, self._metrics.candidates, is_held)
         profile_with = None if choice is None else choice.knowledge.profile_with
         decisions = make_decision_loop(experiment, profile, statistics, self._metrics.engine, profile_with)
-        return _Choosing(decisions, choice)
+        return decisions, choice
 
     async def _open(
         self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None, *, is_start: bool
@@ -184,12 +179,12 @@ class Attempts:
         self,
         run: TrainingRun,
         experiment: Experiment,
-        choosing: _Choosing,
+        decisions: DecisionLoop | None,
+        choice: TrainerChoice | None,
         *,
         resumed: bool,
     ) -> TrainingResult:
-        control_state, decisions, choice = self._control_state, choosing.decisions, choosing.choice
-        await control_state.begin(run, decisions, choice)
+        await self._control_state.begin(run, decisions, choice)
         self._events.emit(SessionOpened(run))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._threads.reading.run, experiment.close)
