@@ -19,7 +19,7 @@ from shared.execution.shared_blocks import BlockPart, WeightedPart, added, part_
 from shared.model.features import Features, Gradients, Slots, features_of
 from shared.placement import BlockSlice, StepPlan, Tile, stages
 from shared.training import block_state
-from shared.training.clipping import BlockNorms, Clipping
+from shared.training.clipping import Clipping
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.metrics import Judged, Metrics, Tally
@@ -173,13 +173,6 @@ class PlacedBlocks:
         with torch.no_grad():
             return summed(self.held.chain.blocks[block], parts)
 
-    def measure(
-        self, step: int, taken: Mapping[int, BlockGradients], scale: float | None = None
-    ) -> tuple[dict[int, BlockGradients], BlockNorms]:
-        """Gradients of an update with their norms, where all are updated together; see `HeldBlocks.measure`."""
-        self.held.put_back(taken)
-        return self.held.measure(taken, step, scale)
-
     @property
     def clipping(self) -> Clipping:
         """Clipping of all blocks together, in a recipe that says so."""
@@ -196,7 +189,7 @@ class PlacedBlocks:
     ) -> None:
         """Update blocks by these gradients, or where `taken` has none, by those that `learn` has left in them.
 
-        coefficient: scales gradients that `measure` has returned. rate_drops: see `set_rates`.
+        coefficient: scales gradients that `HeldBlocks.measure` has returned. rate_drops: see `set_rates`.
         """
         self.held.put_back(taken)
         self.held.update(blocks, step, coefficient, rate_drops)

@@ -152,10 +152,10 @@ class SegmentRunner:
         state.labels.append(tuple(Piece(rows, one) for one in of_all))
 
     def _measure(self, state: StepInFlight, blocks: tuple[int, ...]) -> None:
-        taken = {block: state.block_gradients.pop(block, {}) for block in blocks}
-        is_known = state.scale is not None
-        assert is_known or not self._blocks.held.recipe.is_scaled, "the scale comes before the norms"
-        gradients, norms = self._blocks.measure(state.step, taken, state.scale)
+        held, taken = self._blocks.held, {block: state.block_gradients.pop(block, {}) for block in blocks}
+        assert state.scale is not None or not held.recipe.is_scaled, "the scale comes before the norms"
+        held.put_back(taken)
+        gradients, norms = held.measure(taken, state.step, state.scale)
         state.block_gradients |= gradients
         state.norms |= norms
 
