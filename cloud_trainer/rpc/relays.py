@@ -16,8 +16,8 @@ from cloud_trainer.peers.dialer import LOOK_SECONDS, PeerDialer
 from cloud_trainer.sessions.fencing import check_version
 from shared.bounds import is_session_id
 from shared.client.proxy import open_way, through_proxy
+from shared.concurrency.tasks import run_unless_failed
 from shared.errors import ProtocolError
-from shared.runtime.run_unless_failed import run_unless_failed
 from shared.telemetry.logs import bind_run
 from shared.transport.auth.callers import caller
 from shared.transport.rpc.carried_bytes import CARRIED_BYTES, WAITING_BYTES, carry_bytes

@@ -14,13 +14,13 @@ from edge_agent.sessions.links_between import dial_peers
 from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
 from shared.client.retry import Spacing
+from shared.concurrency.tasks import run_unless_failed
 from shared.errors import ProtocolError
 from shared.events import Events, ignore
 from shared.events.worker import WorkerDone
 from shared.model.chain import Chain
 from shared.runtime.placed_worker import PlacedWorker
 from shared.runtime.placement_executor import PlacementExecutor
-from shared.runtime.run_unless_failed import run_unless_failed
 from shared.training.losses import LossHead
 from shared.training.metrics import Judged, load_metrics
 from shared.training.recipe import Recipe

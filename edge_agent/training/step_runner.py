@@ -9,8 +9,8 @@ from edge_agent.sessions.open_session import OpenSession
 from edge_agent.training.links import Links
 from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_boundary import StepBoundary
+from shared.concurrency.tasks import run_unless_failed
 from shared.runtime.placed_worker import PlacedWorker
-from shared.runtime.run_unless_failed import run_unless_failed
 
 
 class StepRunner:

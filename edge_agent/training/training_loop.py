@@ -47,11 +47,10 @@ from edge_agent.training.step_aggregator import StepAggregator
 from edge_agent.training.step_boundary import Pause
 from edge_agent.training.step_runner import StepRunner
 from edge_agent.training.stopping_trainers import StoppingTrainers
-from shared.concurrency.tasks import meanwhile
+from shared.concurrency.tasks import meanwhile, run_unless_failed
 from shared.errors import IsthmusError
 from shared.events import Events
 from shared.events.worker import WorkerStops
-from shared.runtime.run_unless_failed import run_unless_failed
 
 _log = structlog.get_logger(__name__)
 

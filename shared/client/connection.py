@@ -18,6 +18,7 @@ from shared.client.credentials import TrainerAccess
 from shared.client.idle_timeout import IdleTimeout, idle_timeout
 from shared.client.methods import HEALTH, method_path
 from shared.client.proxy import through_proxy
+from shared.concurrency.tasks import run_unless_failed
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import (
     AccessError,
@@ -30,7 +31,6 @@ from shared.errors import (
 )
 from shared.events import Emit
 from shared.events.calls import CallFailed
-from shared.runtime.run_unless_failed import run_unless_failed
 from shared.transport.rpc.call_status import CallStatus
 from shared.transport.rpc.options import MESSAGE_OVERHEAD_BYTES, channel_options
 from shared.transport.rpc.status import error_of

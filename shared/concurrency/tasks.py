@@ -28,6 +28,21 @@ async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def run_unless_failed(work: Coroutine[Any, Any, T], *failures: "asyncio.Future[None]") -> T:
+    """Do `work`, unless one of `failures` ends: then the work is cancelled, and the error of that one is raised."""
+    task = asyncio.create_task(work)
+    try:
+        ends: set[asyncio.Future[Any]] = {task, *failures}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for failure in failures:
+            if failure.done():
+                failure.result()
+        return await task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
 @asynccontextmanager
 async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Do some work while the body runs, and end it then. An error of the work ends the body at once, and is raised."""
