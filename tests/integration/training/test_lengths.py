@@ -18,7 +18,7 @@ from tests.support.stand_ins.recording import recorded
 pytestmark = pytest.mark.usefixtures("one_thread")
 WORDS, LONGEST = "tests.support.samples", 12
 TEXTS = [
-    f'data.collate="{WORDS}:longest"',
+    'data.collate="tests.support.batches:longest"',
     f"data.longest={LONGEST}",
     "data.batch_size=4",
     "training.max_steps=6",
@@ -106,7 +106,7 @@ async def test_parts_of_batches_codecs_and_stale_gradients_have_lengths_too(tmp_
 def test_a_report_counts_the_greatest_length():
     placed = ["deployment.cut=2"]
     varying, longest = (
-        report_on(Workload(edge_config(*CLASSIFIED, *placed, f'data.collate="{WORDS}:{name}"', *more)))
+        report_on(Workload(edge_config(*CLASSIFIED, *placed, f'data.collate="tests.support.batches:{name}"', *more)))
         for name, more in (("longest", []), ("padded", []))
     )
     assert [one.bytes for one in varying.transfers] == [one.bytes for one in longest.transfers]
