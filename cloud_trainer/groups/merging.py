@@ -97,7 +97,7 @@ class Merging(GroupListener):
             raise elsewhere(self._name, f"it is at step {self.step}, and no member can begin at step {step}")
 
     async def on_thread(self, what: Callable[Concatenate[Group, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Have the group do something, which is one of its methods, on its thread."""
+        """Have the group do something on its thread. what: is called with the group."""
         return await self._lane.run(what, self._group, *args, **kwargs)
 
     async def is_untouched(self) -> bool:

@@ -84,6 +84,8 @@ class DecisionLoop:
         self._encoding = RecentMean()
         self._metrics = metrics
         self._proposal: Decision | None = None
+        self._layout_before: Layout | None = None
+        """Layout that the newest proposal was to replace."""
         self.last_change: EngineChange | None = None
         """The engine's newest change that came into force; None before one."""
         self._withdraws = False
@@ -188,8 +190,8 @@ class DecisionLoop:
         if self._proposal is None and actual == self.engine.layout:
             return True
         self._log_outcome()
-        before, proposal, self._proposal = self.engine.layout, self._proposal, None
-        if proposal is not None and actual == proposal.layout != before:
+        before, proposal, self._proposal = self._layout_before, self._proposal, None
+        if proposal is not None and before is not None and actual == proposal.layout != before:
             self.last_change = EngineChange(time.time(), self._statistics.steps, before, proposal)
         self.take_seconds()  # earlier steps had another layout
         self._encoding.take(self._statistics.encode)
@@ -235,7 +237,7 @@ class DecisionLoop:
             predicted_migration_seconds=round(decision.migration_seconds, 3),
         )
         self._metrics.decisions.labels(decision.reason).inc()
-        self._proposal = decision
+        self._proposal, self._layout_before = decision, today
         moves = wanted.tiles != today.tiles
         if moves:
             self._links.end()

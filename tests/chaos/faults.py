@@ -189,7 +189,6 @@ POINTS: dict[tuple[str, Fault], tuple[str, ...]] = {
         "cloud_trainer.groups.trained_group:TrainedGroup.join",
         "cloud_trainer.groups.trained_group:TrainedGroup.reach",
         "cloud_trainer.groups.newcomers:Newcomers.join",
-        "cloud_trainer.groups.group:Group.join",
     ),
     ("group", Fault.DISK_FULL): (_FSYNC,),
     ("group", Fault.FAILED_FSYNC): (_FSYNC,),

@@ -5,7 +5,7 @@ step of today's layout or of the next one most is the cause. Decides nothing: an
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import combinations
 
@@ -17,14 +17,22 @@ from edge_agent.planning.search import step_seconds
 
 
 def cause_of(
-    question: Question, layouts: tuple[Layout, Layout], before: Conditions, now: Conditions, least_effect: float
+    question: Question,
+    layouts: tuple[Layout, Layout],
+    before: Conditions,
+    now: Conditions,
+    least_effect: float,
+    measured_again: Collection[str] = (),
 ) -> str:
     """Name what explains best that a layout is better than today's, in words that follow "because".
 
     layouts: today's and the better one. before: when today's began. least_effect: part of a step that a change has to change.
+    measured_again: workers whose times in the question's profile are newer than `before`.
     """
     first_seconds = [step_seconds(question, layout, before) for layout in layouts]
     most, cause = least_effect, "it is better on links and workers as they are, though none has changed much"
+    if measured_again:
+        cause = f"the times of {' and '.join(sorted(measured_again))} were measured again"
     for words, alone in _changes(question.profile.names, before, now):
         for layout, seconds in zip(layouts, first_seconds, strict=True):
             effect = abs(math.log(step_seconds(question, layout, alone) / seconds))
@@ -54,4 +62,4 @@ def _shown(link: Rates) -> str:
     if link.uplink < LEAST_RATE:
         return "not known"
     trip = f", {link.round_trip_seconds * 1e3:.1f} ms there and back" if link.round_trip_seconds else ""
-    return f"{link.uplink / 1e6:.1f} Mbit/s up, {link.downlink / 1e6:.1f} down{trip}"
+    return f"{link.uplink / 1e6:.3g} Mbit/s up, {link.downlink / 1e6:.3g} down{trip}"

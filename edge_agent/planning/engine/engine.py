@@ -90,6 +90,8 @@ class Engine:
         """Present question: another object whenever other layouts may be chosen, or workers were measured again."""
         self._at_first: Conditions | None = None
         """Conditions that were believed at the first observation of today's layout; None before it."""
+        self._measured_again: set[str] = set()
+        """Workers whose times were measured since."""
         self._beliefs = Beliefs(self.config.window_seconds, self.config.memory_seconds, profile)
         self._field = Field(self.config, self._beliefs, self._ledger)
         self._field.begin(pool, layout)
@@ -171,7 +173,7 @@ class Engine:
         cause = "the layout before may not be chosen any more"
         if chosen.reason is not Reason.PIN and self._at_first is not None:
             layouts, now = (self.layout, wanted), self._beliefs.now
-            cause = cause_of(self.question, layouts, self._at_first, now, self.config.margin)
+            cause = cause_of(self.question, layouts, self._at_first, now, self.config.margin, self._measured_again)
         self._is_for_good = chosen.is_for_good
         self._proposal = Decision(
             wanted,
@@ -243,7 +245,11 @@ class Engine:
         place = self._beliefs.places[worker.name]
         self.question = replace(self.question, profile=self.question.profile.with_worker(worker))
         self._beliefs.devices.measured_again(place)
-        self._at_first = None
+        self._measured_again.add(worker.name)
+        if self._at_first is not None:
+            factors = self._at_first.factors.copy()
+            factors[place] = self._beliefs.now.factors[place]
+            self._at_first = replace(self._at_first, factors=factors)
         self._field.go_on(pool_for(self.question, [self.layout, *self._held], self.conditions), self.layout)
         self._beliefs.begin_again(self._field.current)
         self._note_other_devices({place})
@@ -285,8 +291,9 @@ class Engine:
         is_new = self.is_elsewhere or not set(found.layout.workers) <= set(self.question.permitted)
         if question is not self.question or self._proposal is not None or not is_new:
             return None
-        today_seconds, cause = self.predicted_seconds, "a trainer that was left out is back"
-        if self._elsewhere is not None:
+        if self._elsewhere is None:
+            today_seconds, cause = self.predicted_seconds, "a trainer that was left out is back"
+        else:
             today_seconds = self._elsewhere.measured_seconds_per_step
             cause = "nothing was measured for the layout that recovery has chosen"
         self._proposal = worthy_return(found, today_seconds, self._remaining_steps(), self.config.margin, cause)
@@ -330,6 +337,7 @@ class Engine:
             self._field.experts.begin(self._field.current)
         else:
             self._at_first = None
+            self._measured_again.clear()
             self._beliefs.devices.begin()
             if layout not in self.pool:
                 self.constrain(self.question.space)

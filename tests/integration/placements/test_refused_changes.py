@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from cloud_trainer.rpc.blocks import BlockReceiver
-from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from edge_agent.coordinator.table import CHANGES
 from edge_agent.main import app as agent_app
 from edge_agent.training.choosers import Chooser
@@ -108,7 +108,7 @@ async def test_a_block_that_the_trainer_refuses_stays_where_it_is(way, monkeypat
 @pytest.mark.parametrize("way", REFUSALS)
 async def test_a_placement_that_the_trainer_cannot_prepare_comes_into_force_nowhere(way, monkeypatch):
     error, times = REFUSALS[way]
-    calls = refusing(monkeypatch, Session, "prepare", error)
+    calls = refusing(monkeypatch, SessionWorker, "prepare", error)
     await trained_as_before(Asking(cut_of(2)))
     assert len(calls) == times
 
@@ -116,13 +116,13 @@ async def test_a_placement_that_the_trainer_cannot_prepare_comes_into_force_nowh
 @pytest.mark.first_case
 @pytest.mark.parametrize("by", [by for by in Chooser if by > Chooser.CONFIGURATION])
 async def test_a_refusal_ends_no_run_whoever_asked(by, monkeypatch):
-    calls = refusing(monkeypatch, Session, "prepare", REFUSALS["for good"][0])
+    calls = refusing(monkeypatch, SessionWorker, "prepare", REFUSALS["for good"][0])
     await trained_as_before(Asking(staleness_of(1), by))
     assert len(calls) == 1
 
 
 async def test_a_schedule_that_a_trainer_refuses_leaves_k_as_it_was(monkeypatch):
-    calls = refusing(monkeypatch, Session, "prepare", REFUSALS["for good"][0])
+    calls = refusing(monkeypatch, SessionWorker, "prepare", REFUSALS["for good"][0])
     chosen = [*CHOSEN, "data.batch_size=256", "training.epochs=6", "training.evaluate_every_epochs=1"]
     async with running_trainer() as server:
         scheduled = "deployment.staleness=[[0, 0], [2, 2]]"
@@ -156,7 +156,7 @@ async def test_a_trainer_without_memory_for_what_arrives_says_so_before_anybody_
     "asked", [("pin", "--cut=2"), ("pin", "--staleness=2"), ("pin", "--bits=8"), ("place", "{file}")], ids=" ".join
 )
 async def test_an_operator_hears_of_the_refusal_and_status_shows_it(asked, monkeypatch, tmp_path):
-    refusing(monkeypatch, Session, "prepare", REFUSALS["for good"][0])
+    refusing(monkeypatch, SessionWorker, "prepare", REFUSALS["for good"][0])
     begun = asyncio.Event()
     file = tmp_path / "placement.json"
     tiles = [{"worker": "edge", "blocks": [0, 2]}, {"worker": "trainer", "blocks": [2, 4]}]

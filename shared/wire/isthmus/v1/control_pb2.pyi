@@ -609,7 +609,9 @@ class EdgeStatus(_message.Message):
 
     @_builtins.property
     def engine_change(self) -> Global___EngineChange:
-        """The newest change of the engine in this process that came into force, and why; left out before one, and where no engine runs."""
+        """The newest change of the engine that came into force since the run last began, and why; left out before one, and without an
+        engine.
+        """
 
     def __init__(
         self,

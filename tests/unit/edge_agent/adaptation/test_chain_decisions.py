@@ -198,6 +198,12 @@ async def test_a_layout_that_was_never_measured_is_weighed_by_the_seconds_of_its
     assert run.deployer.wanted == []
     await run.take_back(*back)
     assert [cuts_of(one) for one in run.deployer.wanted] == ([] if cuts is None else [cuts])
+    if cuts is not None:
+        run.deployer.placement = placed(ALL if back else ["s0", "s2"], cuts)
+        run.members.left_out = [] if back else ["s1"]
+        await run.look(204)
+        change = run.loop.last_change
+        assert (change.before.cuts, change.decision.layout.cuts) == ((9,), cuts), "recovery chose what it replaces"
 
 
 async def test_a_trainer_that_is_back_is_weighed_on_the_devices_and_links_of_today():

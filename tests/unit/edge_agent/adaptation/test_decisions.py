@@ -42,7 +42,7 @@ async def test_the_newest_change_that_came_into_force_is_kept_with_its_cause():
     change = run.loop.last_change
     assert (change.step, change.before.cuts, change.decision.layout.cuts) == (run.statistics.steps, (1,), (3,))
     assert change.decision.reason == "link"
-    assert "has 1.0 Mbit/s up, 1.0 down (before: 40.0 Mbit/s up" in change.decision.cause
+    assert "has 1 Mbit/s up, 1 down (before: 40 Mbit/s up" in change.decision.cause
     run.deployer.have(run.deployer.placement, 2)
     await run.watch(1, 1.0, 1 / 8)
     assert run.loop.last_change is change, "what another has changed is no change of the engine"

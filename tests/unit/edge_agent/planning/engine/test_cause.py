@@ -27,8 +27,8 @@ def changed(uplink=None, downlink=None, trip=None, factors=(1.0, 1.0)):
     return replace(BEFORE, rates=rates, trips=trips, factors=now)
 
 
-def cause(now, before=BEFORE, least_effect=0.05):
-    return cause_of(QUESTION, LAYOUTS, before, now, least_effect)
+def cause(now, before=BEFORE, least_effect=0.05, measured_again=()):
+    return cause_of(QUESTION, LAYOUTS, before, now, least_effect, measured_again)
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def cause(now, before=BEFORE, least_effect=0.05):
     [
         (
             changed(uplink=1.0),
-            "the link from edge to trainer has 1.0 Mbit/s up, 8.0 down (before: 8.0 Mbit/s up, 8.0 down)",
+            "the link from edge to trainer has 1 Mbit/s up, 8 down (before: 8 Mbit/s up, 8 down)",
         ),
-        (changed(trip=20.0), "8.0 down, 20000.0 ms there and back (before: 8.0 Mbit/s up, 8.0 down)"),
+        (changed(trip=20.0), "8 down, 20000.0 ms there and back (before: 8 Mbit/s up, 8 down)"),
         (changed(factors=(3.0, 1.0)), "edge computes 3 times as long as before"),
         (changed(factors=(1.0, 40.0)), "trainer computes 40 times as long as before"),
         (changed(), "it is better on links and workers as they are, though none has changed much"),
@@ -56,11 +56,20 @@ def test_of_two_changes_the_one_that_changes_a_step_more_is_named(mbit, slower):
 @given(mbit=st.floats(0.1, 2.0))
 def test_a_link_that_is_good_again_both_ways_is_named(mbit):
     slow = changed(uplink=mbit, downlink=mbit)
-    assert cause(BEFORE, slow).startswith("the link from edge to trainer has 8.0 Mbit/s up, 8.0 down (before: ")
+    assert cause(BEFORE, slow).startswith("the link from edge to trainer has 8 Mbit/s up, 8 down (before: ")
 
 
 def test_a_link_of_which_nothing_was_known_is_named_as_such():
-    assert cause(BEFORE, UNKNOWN) == "the link from edge to trainer has 8.0 Mbit/s up, 8.0 down (before: not known)"
+    assert cause(BEFORE, UNKNOWN) == "the link from edge to trainer has 8 Mbit/s up, 8 down (before: not known)"
+
+
+def test_times_that_were_measured_again_are_the_cause_where_nothing_else_is():
+    assert cause(changed(), measured_again={"trainer", "edge"}) == "the times of edge and trainer were measured again"
+    assert cause(changed(uplink=1.0), measured_again={"edge"}).startswith("the link")
+
+
+def test_a_link_of_some_kilobits_is_not_shown_as_none():
+    assert "has 0.004 Mbit/s up" in cause(changed(uplink=0.004))
 
 
 def test_a_change_that_matters_less_than_is_asked_is_not_named():
