@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from cloud_trainer.sessions.session import Session
+from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from isthmus import run_training
 from shared.errors import ExitCode
 from shared.training.step_log import check_steps
@@ -110,25 +111,25 @@ async def test_a_successor_that_refuses_in_the_handover_costs_no_step(call, tmp_
     async def refuses(_ended):
         raise StatusError(grpc.StatusCode.PERMISSION_DENIED, "not this one")
 
-    await no_step_is_lost(call, refuses, tmp_path, monkeypatch)
+    await no_step_is_lost(SessionWorker, call, refuses, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
 async def test_a_run_that_ends_while_it_leaves_a_trainer_that_stops_loses_no_step(tmp_path, monkeypatch):
-    await no_step_is_lost("join", asyncio.Event.wait, tmp_path, monkeypatch)
+    await no_step_is_lost(Session, "join", asyncio.Event.wait, tmp_path, monkeypatch)
 
 
-async def no_step_is_lost(call, hinder, tmp_path, monkeypatch):
+async def no_step_is_lost(owner, call, hinder, tmp_path, monkeypatch):
     """Have a trainer stop in the middle of a run, whose successor hinders one of the calls of the handover. It comes back.
 
-    hinder: gets an event that is set once all steps are done.
+    owner: class that has the call. hinder: gets an event that is set once all steps are done.
     """
     slow = 'data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.0005}}'
     chosen = [*flags("mlp", "adamw"), "training.max_steps=60", "training.epochs=40", slow]
     chosen += ["training.evaluate_every_epochs=0", "checkpoints.every_seconds=1000"]
     place = f"checkpoints.location={tmp_path / 'trainer'}"
-    steps, loop, carried_out = [], asyncio.get_running_loop(), getattr(Session, call)
-    begun, ended = asyncio.Event(), asyncio.Event()
+    steps, loop, carried_out = [], asyncio.get_running_loop(), getattr(owner, call)
+    begun, ended, hindered = asyncio.Event(), asyncio.Event(), []
 
     def on_progress(progress):
         steps.append(progress.steps)
@@ -138,12 +139,13 @@ async def no_step_is_lost(call, hinder, tmp_path, monkeypatch):
 
     async with running_trainer(PEERS_ALLOWED) as there:
 
-        async def hindered_there(session, *arguments):
-            if there.service.sessions.find(session.id) is session:
+        async def hindered_there(called, *arguments):
+            if any(called in (session, session.worker) for session in there.service.sessions.built):
+                hindered.append(called)
                 await hinder(ended)
-            return await carried_out(session, *arguments)
+            return await carried_out(called, *arguments)
 
-        monkeypatch.setattr(Session, call, hindered_there)
+        monkeypatch.setattr(owner, call, hindered_there)
         async with running_trainer(PEERS_ALLOWED, place, f"server.stop_seconds={WITHIN_SECONDS}") as here:
             trainers = (
                 f'trainers=[{{name="here", address="{here.address}"}}, {{name="there", address="{there.address}"}}]'
@@ -154,5 +156,6 @@ async def no_step_is_lost(call, hinder, tmp_path, monkeypatch):
             await here.stop()
         async with running_trainer(PEERS_ALLOWED, place, f"server.listen={here.address}"):
             result = await training
+    assert hindered
     assert steps == sorted(steps), "none is repeated"
     assert_same_bits(plain_state(edge_config(*chosen)), result.module.state_dict())
