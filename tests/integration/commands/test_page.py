@@ -1,7 +1,6 @@
 """The live page of a real run and of its trainer: the answers and the refusals of the commands, over HTTP."""
 
 import asyncio
-import gc
 import http.client
 import json
 import socket
@@ -105,18 +104,32 @@ class Steps:
         self.done = statistics.steps
         self._more.set()
 
-    async def until(self, holds):
-        """Wait for steps until something holds."""
+    async def until(self, holds, run):
+        """Wait for steps until something holds. run: raises what ends it before."""
         while not holds():
             self._more.clear()
-            await self._more.wait()
+            more = asyncio.create_task(self._more.wait())
+            await asyncio.wait({run, more}, return_when=asyncio.FIRST_COMPLETED)
+            if run.done():
+                more.cancel()
+                run.result()
 
 
-def held(port):
-    """The bytes that this process keeps of each answer on a port that nobody reads."""
-    transports = [each for each in gc.get_objects() if isinstance(each, asyncio.WriteTransport)]
-    here = [each for each in transports if (each.get_extra_info("sockname") or ("", 0))[1] == port]
-    return [size for each in here if (size := each.get_write_buffer_size())]
+def answers(monkeypatch):
+    """Note what writes each answer of a page from now on."""
+    writers, writer_class = [], asyncio.StreamWriter
+
+    def noted(*arguments):
+        writers.append(writer_class(*arguments))
+        return writers[-1]
+
+    monkeypatch.setattr(asyncio, "StreamWriter", noted)
+    return writers
+
+
+def held(writers):
+    """The bytes that this process keeps of each answer that nobody reads."""
+    return [size for each in writers if (size := each.transport.get_write_buffer_size())]
 
 
 async def reader_of(port):
@@ -139,20 +152,20 @@ async def test_a_hundred_who_read_nothing_hold_no_step_no_thread_and_little_memo
 
     monkeypatch.setattr(socket, "create_server", with_little_room)
     monkeypatch.setattr(connections, "WAIT_SECONDS", 3600.0)  # so that nobody is given up for being slow
-    steps = Steps()
+    steps, writers = Steps(), answers(monkeypatch)
     async with running_trainer() as server:
         placed = [*flags("mlp", "sgd"), "training.max_steps=1000000", "training.epochs=1000000"]
         config = edge_config(*placed, WEB, "deployment.cut=2", f"trainer.address={server.address}")
         with structlog.testing.capture_logs() as logs:
             run = asyncio.create_task(run_training(config, Listening(steps.progressed)))
-            await steps.until(lambda: steps.done > 0)
+            await steps.until(lambda: steps.done > 0, run)
         port = next(int(one["address"].rstrip("/").rpartition(":")[2]) for one in logs if one["event"] == "page")
         threads = threading.active_count()
         readers = [await reader_of(port) for _ in range(READERS)]
-        await steps.until(lambda: len(held(port)) >= connections.MOST_WAITING)
+        await steps.until(lambda: len(held(writers)) >= connections.MOST_WAITING, run)
         before = steps.done
-        await steps.until(lambda: steps.done >= before + STEPS)
-        kept = held(port)
+        await steps.until(lambda: steps.done >= before + STEPS, run)
+        kept = held(writers)
         assert len(kept) == connections.MOST_WAITING
         assert max(kept) < PAGE.stat().st_size + connections.MOST_HEAD_BYTES
         assert threading.active_count() == threads
