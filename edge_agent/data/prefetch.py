@@ -19,12 +19,17 @@ from shared.training.losses import label_tensors, narrowed
 MOST_READY = 2
 """At most so many batches are ready."""
 QUICK_SECONDS, QUICK_SHARE, MOST_SECONDS = 0.0003, 0.1, 0.05
-"""Bounds on the time of a batch that is read on the compute thread. The usual time is at most these seconds or this
-share of a step: processor time before that is tried, all time then. The last bounds every single batch."""
+"""Bounds on the time of a batch that is read on the compute thread. The usual processor time before that is tried is at most
+these seconds or this share of a step. The last bounds every single batch then."""
+SLACK = 2
+"""Factor by which all time that a batch usually takes there may exceed those bounds, since others use the processors too.
+Without it, chance would choose the thread where a batch takes about as long as allowed, and with it a step's wake-ups."""
 LONG_SECONDS = 0.001
 """Reading that takes longer is worth half as much processor time, so that others hear first of finished work."""
 TRIED = 8
 """Number of batches whose median is their usual time."""
+PATIENCE = 16
+"""Factor by which more batches are read ahead each time before the compute thread is tried again."""
 
 
 class Prefetcher:
@@ -46,6 +51,8 @@ class Prefetcher:
         self._one_reads = threading.Lock()
         self._at_once = reading is Reading.AT_ONCE
         self._may_change = reading is Reading.AS_IT_SHOWS
+        self._reads_ahead = self._untried = TRIED
+        """Number of batches to be read ahead before the compute thread is tried, and of those that are left of them."""
         self._costs: deque[float] = deque(maxlen=TRIED)
         """Seconds that count of the last batches that were read where they are read now."""
         self._taken: deque[float] = deque(maxlen=TRIED + 1)
@@ -143,18 +150,24 @@ class Prefetcher:
             self._is_over = True
 
     def _judge(self, seconds: float) -> None:
-        """Choose the cheaper thread for reading from now on. Reading that proves slow on the compute thread never
-        returns there."""
+        """Choose the cheaper thread for reading from now on."""
         if not self._may_change:
             return
         self._costs.append(seconds)
         step_seconds = (self._taken[-1] - self._taken[0]) / TRIED if len(self._taken) > TRIED else 0.0
-        is_quick = median(self._costs) <= max(QUICK_SECONDS, QUICK_SHARE * step_seconds)
-        if self._at_once and (seconds > MOST_SECONDS or (len(self._costs) == TRIED and not is_quick)):
-            self._at_once = self._may_change = False
-        elif not self._at_once and is_quick and len(self._costs) == TRIED:
-            self._at_once = True
+        bound = max(QUICK_SECONDS, QUICK_SHARE * step_seconds)
+        usual = median(self._costs) if len(self._costs) == TRIED else 0.0
+        if self._at_once:
+            changes = seconds > MOST_SECONDS or usual > SLACK * bound
+        else:
+            self._untried -= 1
+            changes = self._untried <= 0 and usual <= bound
+        if changes:
+            self._at_once = not self._at_once
             self._costs.clear()
+            if not self._at_once:
+                self._reads_ahead *= PATIENCE
+                self._untried = self._reads_ahead
 
     def _close(self) -> None:
         with self._one_reads:

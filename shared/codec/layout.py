@@ -119,9 +119,14 @@ def to_run(tensor: Tensor) -> tuple[Tensor, tuple[int, ...]]:
             f"a {tensor.layout} tensor of {tensor.dtype} with {tensor.dim()} dimensions cannot be sent; "
             f"it must be a plain one of {MAX_DIMENSIONS} dimensions at most"
         )
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    # Each operation of torch lets go of Python's interpreter and waits for it again, so those with nothing to do are left out.
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
     if tensor.is_contiguous():
-        run, strides = tensor.as_strided((tensor.numel(),), (1,)), tensor.stride()
+        strides = tensor.stride()
+        run = tensor if strides == (1,) else tensor.as_strided((tensor.numel(),), (1,))
     else:
         if _layout(tensor.shape, tensor.stride()).overlaps:
             tensor = tensor.contiguous()

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from pydantic import JsonValue
 from torch import Tensor
@@ -16,7 +17,7 @@ BatchLabels = Tensor | Features
 """Labels of a batch: one tensor, or several, which a loss of the user's own takes as a tuple."""
 _LEAST_LABEL_ELEMENTS = 512
 """Least bound on the elements of one sample's labels, however small the model's input and output are."""
-_WIDTHS = (torch.uint8, torch.int8, torch.int16, torch.int32)
+_WIDTHS = tuple((dtype, np.iinfo(dtype)) for dtype in (np.uint8, np.int8, np.int16, np.int32))
 
 
 LEFT_OUT = -100
@@ -32,11 +33,11 @@ def narrowed(labels: Tensor) -> Tensor:
     """Integer labels in the least width that holds them all, as they travel; others as they are."""
     if labels.is_floating_point() or not labels.numel():
         return labels
-    low, high = map(int, labels.aminmax())
-    for dtype in _WIDTHS:
-        holds = torch.iinfo(dtype)
+    numbers = labels.numpy()  # unlike torch, it keeps Python's interpreter for a few numbers, instead of waiting for it again
+    low, high = int(numbers.min()), int(numbers.max())
+    for dtype, holds in _WIDTHS:
         if holds.min <= low and high <= holds.max:
-            return labels.to(dtype)
+            return torch.from_numpy(numbers.astype(dtype))
     return labels
 
 

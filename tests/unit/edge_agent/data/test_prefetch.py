@@ -2,13 +2,23 @@
 
 import asyncio
 import threading
+from itertools import groupby
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from edge_agent.data import Batch, Reading, prefetch
-from edge_agent.data.prefetch import LONG_SECONDS, MOST_READY, MOST_SECONDS, QUICK_SECONDS, TRIED, Prefetcher
+from edge_agent.data.prefetch import (
+    LONG_SECONDS,
+    MOST_READY,
+    MOST_SECONDS,
+    PATIENCE,
+    QUICK_SECONDS,
+    SLACK,
+    TRIED,
+    Prefetcher,
+)
 from shared.concurrency.threads import WorkerThread
 from shared.errors import DataError
 
@@ -47,7 +57,8 @@ async def prefetched(loader, reads, reading, **how):
     ready, loop = asyncio.Event(), asyncio.get_running_loop()
     source = numbered(reads, **how)
     async with Prefetcher(source, loader, lambda: loop.call_soon_threadsafe(ready.set), reading) as batches:
-        assert await taken(batches, ready) == list(range(BATCHES))
+        count = how.get("count", BATCHES)
+        assert await taken(batches, ready, count) == list(range(count))
         assert not await asyncio.to_thread(batches.make_ready)
         assert not batches.is_ready
     return [name == "load" for name in reads]
@@ -113,6 +124,34 @@ async def test_a_source_that_becomes_slow_is_fetched_ahead_again(loader, clock, 
     assert all(ahead[:TRIED])
     assert 2 <= ahead.count(False) <= 1 + most, "the first was not slow yet"
     assert all(ahead[-TRIED:])
+
+
+async def test_a_source_about_as_quick_as_allowed_stays_on_the_taking_thread_though_others_use_the_processors(loader, clock):
+    def read(_step):
+        clock.work(0.9 * QUICK_SECONDS)
+        if threading.current_thread().name != "load":
+            clock.wait((0.9 * SLACK - 0.9) * QUICK_SECONDS)
+
+    ahead = await prefetched(loader, [], Reading.AS_IT_SHOWS, before=read)
+    assert not any(ahead[ahead.index(False) :])
+
+
+async def test_a_source_that_was_slow_once_is_tried_again_later_and_less_and_less_often(loader, clock):
+    slow_reads = 2
+
+    def read(_step):
+        nonlocal slow_reads
+        if slow_reads and threading.current_thread().name != "load":
+            slow_reads -= 1
+            clock.wait(2 * MOST_SECONDS)
+
+    count = (1 + PATIENCE + PATIENCE**2) * TRIED + 50
+    ahead = await prefetched(loader, [], Reading.AS_IT_SHOWS, before=read, count=count)
+    spells = [sum(group) for is_ahead, group in ((key, list(each)) for key, each in groupby(ahead)) if is_ahead]
+    assert len(spells) == 3
+    for spell, least in zip(spells, (TRIED, PATIENCE * TRIED, PATIENCE**2 * TRIED), strict=True):
+        assert least <= spell <= least + MOST_READY
+    assert not ahead[-1]
 
 
 @pytest.mark.parametrize("reading", list(Reading))
