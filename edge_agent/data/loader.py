@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -221,7 +222,7 @@ class BatchLoader:
     ) -> Iterator[BatchRequest]:
         """Yield the requests of steps. numbers: takes those of the samples of each. had: flags of samples that are left out."""
         for step, indices in self._indices(start_step, stop_step):
-            numbers.append(indices.int())
+            numbers.append(torch.from_numpy(indices.numpy().astype(np.int32)))  # quicker than torch for a few numbers
             if had is not None:
                 indices, had[indices] = indices[~had[indices]], True
             state = self._states.get(step) if self._resumes_by_state and step == start_step else None

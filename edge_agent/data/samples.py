@@ -183,10 +183,10 @@ class SampleReader:
 def _detached(part: Any) -> Any:
     """Return inputs or labels without the graph that made them: no gradient of theirs updates a weight of the model."""
     if isinstance(part, Tensor):
-        return part.detach()
+        return part.detach() if part.requires_grad else part
     if isinstance(part, dict):
-        return {name: tensor.detach() for name, tensor in part.items()}
-    return tuple(tensor.detach() for tensor in part)
+        return {name: _detached(tensor) for name, tensor in part.items()}
+    return tuple(map(_detached, part))
 
 
 class _Requests:

@@ -6,6 +6,7 @@ that is aligned otherwise than a tensor's own. Taking fresh memory for every fea
 
 import threading
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +20,9 @@ def aligned_buffer(size_bytes: int) -> memoryview:
 
 
 def memory_of(run: Tensor) -> memoryview:
-    """The memory of a contiguous 1-D CPU tensor, of any dtype, as bytes; the view keeps the tensor's memory alive."""
-    return run.view(torch.uint8).numpy().data
+    """The memory of a contiguous 1-D CPU tensor of a dtype that can be sent, as bytes; the view keeps it alive."""
+    known = run.view(torch.int16) if run.dtype is torch.bfloat16 else run  # numpy has no bfloat16
+    return known.numpy().view(np.uint8).data
 
 
 def tensor_over(payload: memoryview) -> Tensor:
