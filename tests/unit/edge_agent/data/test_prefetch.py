@@ -126,7 +126,9 @@ async def test_a_source_that_becomes_slow_is_fetched_ahead_again(loader, clock, 
     assert all(ahead[-TRIED:])
 
 
-async def test_a_source_about_as_quick_as_allowed_stays_on_the_taking_thread_though_others_use_the_processors(loader, clock):
+async def test_a_source_about_as_quick_as_allowed_stays_on_the_taking_thread_though_others_use_the_processors(
+    loader, clock
+):
     def read(_step):
         clock.work(0.9 * QUICK_SECONDS)
         if threading.current_thread().name != "load":
