@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
 from shared.model.chain import Block, Chain
@@ -53,6 +53,8 @@ class Stage:
         self._random_parts = (first_sample,) if first_sample else ()
         self._sets_generators: bool | None = None
         """True if a backward sets the default generators, as `torch.utils.checkpoint` does; None until one has run."""
+        self._spares: list[tuple[nn.Parameter, Tensor]] = []
+        """Parameters that learn, each with memory for its predicted weights, once some were predicted."""
         self._computing = computing_in(held.precision, held.device)
         self._types = _types_at(held, first) if held.chain.types else []
         """By slot of the inputs, the types that the first block takes; empty where precisions change none."""
@@ -143,10 +145,10 @@ class Stage:
         """Update every block by the gradients of its backward passes, and drop these."""
         self.held.update(range(self.first, self.stop), step)
 
-    def forward_only(self, step: int, inputs: Slots, weights: Weights | None = None) -> Slots:
-        """Run the blocks in training mode without a graph; buffers are updated. weights: as in `forward`."""
+    def forward_only(self, step: int, inputs: Slots) -> Slots:
+        """Run the blocks in training mode without a graph; buffers are updated."""
         with torch.no_grad():
-            return self._run(step, self._placed(inputs), weights)
+            return self._run(step, self._placed(inputs), None)
 
     def _run(self, step: int, features: Slots, weights: Weights | None) -> Slots:
         for prepare in self._prepared:
@@ -196,15 +198,39 @@ class Stage:
             for block in self.blocks
         }
 
+    def forward_ahead(self, step: int, inputs: Slots, pending: Iterable[int]) -> Slots:
+        """Run as `forward_only`, on the weights as the updates of the pending steps are likely to leave them.
+
+        That is on the weights of now where the recipe corrects no staleness, and where none of these steps updates anything.
+        """
+        steps = self._updates_of(pending)
+        if not steps:
+            return self.forward_only(step, inputs)
+        if not self._spares:
+            parameters = dict.fromkeys(value for block in self.blocks for value in block.module.parameters())
+            self._spares = [
+                (value, torch.empty_like(value, requires_grad=False)) for value in parameters if value.requires_grad
+            ]
+        with torch.no_grad():
+            torch._foreach_copy_([spare for _, spare in self._spares], [parameter for parameter, _ in self._spares])
+        self.held.predict(self._spares, steps)
+        self._exchange()
+        try:
+            return self.forward_only(step, inputs)
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Give the parameters the predicted weights or their own again: quicker than to call modules on copies."""
+        for parameter, spare in self._spares:
+            parameter.data, spare.data = spare.data, parameter.data
+
     def predict_weights(self, pending: Iterable[int]) -> Weights | None:
         """A copy of the trainable parameters as the updates of the pending steps are likely to leave them.
 
         None where the recipe corrects no staleness, and where none of these steps updates anything.
         """
-        recipe = self.held.recipe
-        if recipe.staleness_correction == "none":
-            return None
-        steps = [step for step in pending if recipe.updates_after(step)]
+        steps = self._updates_of(pending)
         if not steps:
             return None
         weights = self.copy_weights()
@@ -218,6 +244,13 @@ class Stage:
             steps,
         )
         return weights
+
+    def _updates_of(self, pending: Iterable[int]) -> list[int]:
+        """The steps of which an update is to be predicted."""
+        recipe = self.held.recipe
+        if recipe.staleness_correction == "none":
+            return []
+        return [step for step in pending if recipe.updates_after(step)]
 
     def adopt_gradients(self, weights: Weights) -> None:
         """Move the gradients that a backward left on a copy of the weights to the copied parameters, whose hooks run."""

@@ -26,9 +26,9 @@ class Replay:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
-        weights = self._stage.predict_weights(pending for pending, _ in self._history)
+        pending = [one for one, _ in self._history]
         self._history.append((step, inputs))
-        return self._stage.forward_only(step, inputs, weights)
+        return self._stage.forward_ahead(step, inputs, pending)
 
     def backward(self, step: int, gradients: Gradients) -> Gradients:
         """See `BackwardPolicy`."""

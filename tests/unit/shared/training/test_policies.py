@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from shared.errors import ModelError
 from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 from shared.model.zoo import residual_cnn
@@ -151,6 +152,21 @@ def test_only_updates_that_are_still_to_come_are_foreseen(policy, pending, moves
         chosen.backward(step, (gradient_of(step, feature),))
         stage.update(step)
     assert (stage.predict_weights(pending) is not None) == moves
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_forward_on_predicted_weights_that_fails_leaves_those_of_now(policy):
+    stage = stage_of(build("normed"), batch_of("normed", 0), told=recipe(staleness_correction="prediction"))
+    chosen = policy_by_name(policy)(stage)
+    for step in range(4):
+        (feature,) = chosen.forward(step, (batch_of("normed", step),))
+        if step < 3:
+            chosen.backward(step, (gradient_of(step, feature),))
+            stage.update(step)
+    before = copy.deepcopy(stage.blocks[0].module.state_dict())
+    with pytest.raises(ModelError):
+        chosen.forward(4, (torch.randn(BATCH, 9),))
+    assert_same_bits(before, stage.blocks[0].module.state_dict())
 
 
 @pytest.mark.parametrize("policy", POLICIES)
