@@ -59,7 +59,9 @@ class Row:
 class Training:
     """The device's steps: a batch begins, and the gradient of the one before the last K comes back."""
 
-    def __init__(self, build: Callable[[], nn.Module], blocks: int, optimizer: OptimizerConfig, correction: str) -> None:
+    def __init__(
+        self, build: Callable[[], nn.Module], blocks: int, optimizer: OptimizerConfig, correction: str
+    ) -> None:
         torch.manual_seed(0)
         recipe = Recipe(
             optimizer=optimizer,
@@ -120,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prepare_process(1)
     rows = [measured(network, optimizer, chosen.pairs) for network in chosen.network for optimizer in OPTIMIZERS]
     console = Console(width=110)
-    console.print(f"{machine()}; K = {STALENESS}, {BATCH} samples of 3x32x32; median (quartiles) of {chosen.pairs} pairs of steps")
+    console.print(
+        f"{machine()}; K = {STALENESS}, {BATCH} samples of 3x32x32; median (quartiles) of {chosen.pairs} pairs of steps"
+    )
     table = Table("device's part", "optimizer", "weights, MB", "step without, ms", "with / without")
     for row in rows:
         table.add_row(

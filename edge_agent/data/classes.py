@@ -24,7 +24,7 @@ class Classes:
         column = label_tensors(labels)[0]
         if column.is_floating_point() or not column.numel():
             return
-        numbers = column.numpy()  # quicker than torch for a few numbers
+        numbers = column.numpy(force=True)  # quicker than torch for a few numbers
         if numbers.min() >= 0 and numbers.max() < self.count:
             return
         column = widened(column)

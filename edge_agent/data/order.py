@@ -102,7 +102,7 @@ class SampleOrder:
             raise DataError(f"{self._key} gives a value {kind_of(made)}; it must be numbers of samples") from error
         if indices.dim() != 1 or (len(indices) and indices.dtype not in _WHOLE):
             raise DataError(f"{self._key} gives {layout_of(indices)}; it must be numbers of samples")
-        indices = indices.long()
+        indices = indices.long().cpu()
         outside = indices[(indices < 0) | (indices >= self._samples)]
         if len(outside):
             raise DataError(

@@ -33,7 +33,7 @@ def narrowed(labels: Tensor) -> Tensor:
     """Integer labels in the least width that holds them all, as they travel; others as they are."""
     if labels.is_floating_point() or not labels.numel():
         return labels
-    numbers = labels.numpy()  # it keeps Python's interpreter for a few numbers, and torch waits for it again
+    numbers = labels.numpy(force=True)  # it keeps Python's interpreter, which torch waits for again
     low, high = int(numbers.min()), int(numbers.max())
     for dtype, holds in _WIDTHS:
         if holds.min <= low and high <= holds.max:
