@@ -20,7 +20,8 @@ from benchmarks.support.machine import machine
 from benchmarks.support.report import Spread, write_json
 from shared.model.chain import build_chain
 from shared.model.zoo import mobilenetv3, separable_cnn, vgg19
-from shared.registry import OptimizerConfig
+from shared.registry import LossConfig, OptimizerConfig
+from shared.registry.corrections import StalenessCorrection
 from shared.training.device import prepare_process
 from shared.training.policies import Replay
 from shared.training.recipe import Recipe, ScheduleConfig
@@ -66,7 +67,7 @@ class Training:
         recipe = Recipe(
             optimizer=optimizer,
             schedule=ScheduleConfig(),
-            loss="cross_entropy",
+            loss=LossConfig(name="cross_entropy"),
             seed=0,
             steps_per_epoch=_STEPS,
             total_steps=_STEPS,
@@ -97,9 +98,8 @@ class Training:
 def measured(network: str, optimizer: str, pairs: int) -> Row:
     """Train with and without prediction, in turn."""
     build, blocks = NETWORKS[network]
-    plain, predicted = (
-        Training(build, blocks, OPTIMIZERS[optimizer], correction) for correction in ("none", "prediction")
-    )
+    plain = Training(build, blocks, OPTIMIZERS[optimizer], "none")
+    predicted = Training(build, blocks, OPTIMIZERS[optimizer], "prediction")
     seconds, ratios = [], []
     for pair in range(_WARM_STEPS + pairs):
         if pair % 2:
