@@ -38,7 +38,8 @@ from shared.config import (
 )
 from shared.errors import ConfigError
 from shared.registry import bit_widths, codec_spec
-from shared.registry.corrections import check_correction
+from shared.registry.corrections import StalenessCorrection
+from shared.training.recipe import against_prediction
 
 
 class ModelConfig(Section):
@@ -204,6 +205,17 @@ class EdgeConfig(Config):
         return (self.trainer,) if self.trainers is None else self.trainers
 
     @property
+    def staleness_correction(self) -> StalenessCorrection:
+        """The correction of staleness, chosen where `deployment.staleness_correction` is "auto"."""
+        deployment = self.deployment
+        if deployment.staleness_correction != "auto":
+            return deployment.staleness_correction
+        is_late = max(deployment.staleness_schedule.values) > 0
+        keeps_features = deployment.recall or deployment.changes is not None
+        suits = deployment.backward == "replay" and not keeps_features and self.member is None
+        return "prediction" if is_late and suits and self._against_prediction() is None else "none"
+
+    @property
     def only_trainer(self) -> TrainerAddressConfig:
         """The trainer, where there is one, for what is done with one alone, as a cut is. Raises ConfigError otherwise."""
         trainers = self.all_trainers
@@ -323,8 +335,12 @@ class EdgeConfig(Config):
 
     @model_validator(mode="after")
     def _correction_is_possible(self) -> Self:
-        check_correction(self.deployment.staleness_correction, self.training.optimizer)
+        if self.deployment.staleness_correction == "prediction" and (why := self._against_prediction()):
+            raise ValueError(f'deployment.staleness_correction is "prediction", which {why}')
         return self
+
+    def _against_prediction(self) -> str | None:
+        return against_prediction(self.training.optimizer, self.training.schedule)
 
     @model_validator(mode="after")
     def _features_can_be_kept(self) -> Self:
@@ -342,7 +358,7 @@ class EdgeConfig(Config):
             yield f"group.name is {self.group.name!r}; a group's trainers keep no features, so leave one of them out"
         if self.engine.profile is not None:
             yield "engine.profile is set; the engine does not know what such steps cost, so leave one of them out"
-        if recall and self.deployment.staleness_correction != "none":
+        if recall and self.staleness_correction != "none":
             yield "deployment.staleness_correction is set; no block here learns, so there is nothing to correct; leave it out"
         if self.data.batch_transform is not None:
             yield "data.batch_transform is set, which makes a sample another one in each epoch; leave one of them out"

@@ -62,9 +62,9 @@ def _impossible(config: "EdgeConfig") -> Iterator[str]:
     yield from _unplannable(config)
     if len(config.deployment.staleness_schedule.pairs) > 1:
         yield "deployment.staleness follows a schedule; all members of a group have one K, so give one number"
-    if config.deployment.staleness_correction != "none":
+    if config.staleness_correction != "none":
         yield (
-            f'deployment.staleness_correction is "{config.deployment.staleness_correction}"; a group has the momentum of its '
+            f'deployment.staleness_correction is "{config.staleness_correction}"; a group has the momentum of its '
             "weights, and its members do not, so leave it out"
         )
     if config.training.accumulate_batches > 1:

@@ -97,7 +97,7 @@ class Workload:
             self.recipe = Recipe(
                 **_in_recipe(training),
                 **_in_recipe(config.model),
-                staleness_correction=config.deployment.staleness_correction,
+                staleness_correction=config.staleness_correction,
                 label_tensors=len(label_tensors(first.labels)),
                 samples_ahead=data.ahead,
                 recalled_samples=self.samples if config.deployment.recall else 0,

@@ -133,7 +133,7 @@ class Calibration:
         config = self._config
         sections = (config.model, config.data, config.training, config.compute)
         of = config.deployment
-        deployment = (of.backward, of.staleness_correction, of.feedback, of.first_codec)
+        deployment = (of.backward, self._config.staleness_correction, of.feedback, of.first_codec)
         on = (self._settings.on, *_place(config, self._settings.on), self._settings.figure.metric)
         parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs, on)
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())

@@ -13,7 +13,7 @@ from shared.config import OneOf, Section, ShortSection
 from shared.config.choices import refuse_unused
 from shared.model.learning import FrozenMode, Learning
 from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precision, Precisions, codec_names
-from shared.registry.corrections import StalenessCorrection, check_correction
+from shared.registry.corrections import StalenessCorrection, momentum_of
 from shared.registry.metrics import MOST_METRICS
 
 _SCHEDULE_KEYS = {
@@ -199,22 +199,10 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _the_correction_suits_the_optimizer(self) -> Self:
-        check_correction(self.staleness_correction, self.optimizer)
-        if self.staleness_correction == "prediction" and self.schedule.name == "plateau":
-            raise ValueError(
-                'deployment.staleness_correction is "prediction", which goes by rates that are known before, and plateau has '
-                'none; set the correction to "none"'
-            )
-        if (
-            self.staleness_correction == "prediction"
-            and self.schedule.name == "onecycle"
-            and self.schedule.cycle_momentum
-        ):
-            raise ValueError(
-                'deployment.staleness_correction is "prediction", which goes by a momentum that stays, and onecycle changes '
-                'it; set training.schedule.cycle_momentum = false, or the correction to "none"'
-            )
+    def _the_correction_is_possible(self) -> Self:
+        why = against_prediction(self.optimizer, self.schedule) if self.staleness_correction == "prediction" else None
+        if why is not None:
+            raise ValueError(f'deployment.staleness_correction is "prediction", which {why}')
         return self
 
     @property
@@ -281,3 +269,20 @@ class Recipe(Section):
     def learning(self) -> Learning:
         """The choice of what learns."""
         return Learning(self.frozen, self.learns, self.frozen_mode)
+
+
+def against_prediction(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> str | None:
+    """Say why weights cannot be predicted, in words that follow "which"; None where they can."""
+    if momentum_of(optimizer) is None:
+        return (
+            f"follows the momentum of the optimizer, and {optimizer.name} has none; take sgd or rmsprop with a momentum above "
+            '0, adam or adamw, or set it to "none"'
+        )
+    if schedule.name == "plateau":
+        return 'goes by rates that are known before, and plateau has none; set the correction to "none"'
+    if schedule.name == "onecycle" and schedule.cycle_momentum:
+        return (
+            "goes by a momentum that stays, and onecycle changes it; set training.schedule.cycle_momentum = false, or the "
+            'correction to "none"'
+        )
+    return None

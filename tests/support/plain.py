@@ -135,7 +135,7 @@ def plain_experiment(config: EdgeConfig) -> PlainExperiment:
         accumulate_batches=training.accumulate_batches,
         mean=training.mean,
         ema=training.ema,
-        staleness_correction=config.deployment.staleness_correction,
+        staleness_correction=config.staleness_correction,
         steps_per_epoch=loader.steps_per_epoch,
         total_steps=total,
     )
