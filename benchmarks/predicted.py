@@ -61,7 +61,7 @@ class Training:
     """The device's steps: a batch begins, and the gradient of the one before the last K comes back."""
 
     def __init__(
-        self, build: Callable[[], nn.Module], blocks: int, optimizer: OptimizerConfig, correction: str
+        self, build: Callable[[], nn.Module], blocks: int, optimizer: OptimizerConfig, correction: StalenessCorrection
     ) -> None:
         torch.manual_seed(0)
         recipe = Recipe(
