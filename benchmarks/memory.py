@@ -80,6 +80,7 @@ def flags(backward: str, staleness: int) -> list[str]:
         "training.epochs=1",
         f"deployment.backward={backward}",
         f"deployment.staleness={staleness}",
+        "deployment.staleness_correction=none",
         "deployment.cut=1",
     ]
 
