@@ -19,7 +19,6 @@ from pydantic import (
 
 from shared.config import OneOf, Section
 from shared.registry import POLICIES, codec_names
-from shared.registry.corrections import StalenessCorrection
 from shared.training.recipe import ScheduleConfig
 
 MBQ_ADAPTIVE = "mbq-adaptive"
@@ -107,11 +106,11 @@ class DeploymentConfig(Section):
     backward: Annotated[str, OneOf(POLICIES)] = "replay"
     """Treatment of a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
     keeps each batch's activations and a copy of the weights that made them."""
-    staleness_correction: Literal["auto"] | StalenessCorrection = "auto"
+    staleness_correction: Literal["auto", "none", "prediction"] = "auto"
     """Correction of the staleness of features. "prediction" computes the features of a batch with weights moved along the
     optimizer's momentum, by as many updates as come before the batch's own. It costs a copy of the weights for each stage
     that waits for gradients, and does nothing with K = 0. For sgd and rmsprop with a momentum, adam and adamw; not in a
-    group. "auto" is "prediction" with `backward = "replay"` wherever K is above 0 and it can be, without `changes`."""
+    group. "auto" is "prediction" where `staleness` is above 0, `backward` is "replay", `changes` is left out and it can be."""
     feedback: Literal["batch", "literal", "off"] = "batch"
     """Compensation of the error of a lossy codec in the error gradient: with the batch size in the second-order term,
     as the paper prints it, or not at all."""

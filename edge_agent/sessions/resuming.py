@@ -182,7 +182,8 @@ def _differences(record: SessionRecord, config: EdgeConfig) -> Iterator[Differen
 
 def _settings(config: EdgeConfig) -> dict[str, Any]:
     """List the settings that decide the result, by dotted key."""
-    return {key: value for section in _DECISIVE for key, value in _leaves(section, getattr(config, section))}
+    settings = {key: value for section in _DECISIVE for key, value in _leaves(section, getattr(config, section))}
+    return settings | {"deployment.staleness_correction": config.staleness_correction}
 
 
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -54,7 +54,7 @@ class Stage:
         self._sets_generators: bool | None = None
         """True if a backward sets the default generators, as `torch.utils.checkpoint` does; None until one has run."""
         self._spares: list[tuple[nn.Parameter, Tensor]] = []
-        """Parameters that learn, each with memory for its predicted weights, once some were predicted."""
+        """Parameters that learn, each with memory for its predicted weights, once some were to be predicted."""
         self._computing = computing_in(held.precision, held.device)
         self._types = _types_at(held, first) if held.chain.types else []
         """By slot of the inputs, the types that the first block takes; empty where precisions change none."""
@@ -203,7 +203,7 @@ class Stage:
 
         That is on the weights of now where the recipe corrects no staleness, and where none of these steps updates anything.
         """
-        steps = self._updates_of(pending)
+        steps = self._updates_of(pending) if self.trainable else []
         if not steps:
             return self.forward_only(step, inputs)
         if not self._spares:

@@ -105,7 +105,7 @@ async def gone_on(flags, *more, seen=None):
     [
         ["training.evaluate_every_epochs=5", "data.workers=1", 'training.on_nan="warn"'],
         ['data.test={factory="tests.support.samples:FlatDigits"}'],
-        ["output.directory=/nowhere", "log.level=error"],
+        ["output.directory=/nowhere", "log.level=error", "deployment.staleness_correction=none"],
     ],
 )
 async def test_what_decides_no_result_may_change(stopped, change):

@@ -25,6 +25,7 @@ from tests.support.late_stages import (
     MODULES,
     OPTIMIZERS,
     SEED,
+    Declared,
     batch_of,
     build,
     gradient_of,
@@ -152,6 +153,20 @@ def test_only_updates_that_are_still_to_come_are_foreseen(policy, pending, moves
         chosen.backward(step, (gradient_of(step, feature),))
         stage.update(step)
     assert (stage.predict_weights(pending) is not None) == moves
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("learns", ["nothing there", "frozen"])
+def test_a_stage_in_which_nothing_learns_has_no_weights_to_predict(policy, learns):
+    middle = nn.ReLU() if learns == "nothing there" else nn.Linear(8, 8).requires_grad_(False)
+    chain = build_chain(Declared(nn.Linear(8, 8), middle, nn.Linear(8, 3)), torch.randn(BATCH, 8))
+    stage = lone_stage(chain, 1, 2, recipe(staleness_correction="prediction"), CPU)
+    chosen = policy_by_name(policy)(stage, input_gradient=True)
+    for step in range(3):
+        (feature,) = chosen.forward(step, (batch_of("normed", step),))
+        assert feature.shape == (BATCH, 8)
+    (gradient,) = chosen.backward(0, (torch.ones(BATCH, 8),))
+    assert gradient is not None
 
 
 @pytest.mark.parametrize("policy", POLICIES)
