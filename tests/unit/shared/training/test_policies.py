@@ -8,9 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 
-from shared.errors import ModelError
 from shared.model.chain import Chain, build_chain
 from shared.model.random_state import random_state
 from shared.model.zoo import residual_cnn
@@ -25,7 +23,6 @@ from tests.support.late_stages import (
     MODULES,
     OPTIMIZERS,
     SEED,
-    Declared,
     batch_of,
     build,
     gradient_of,
@@ -108,80 +105,6 @@ def test_with_no_update_in_between_a_policy_equals_the_kept_graph_bit_for_bit(po
             stage.update(step)
         states.append(chain.module.state_dict())
     assert_same_bits(*states)
-
-
-GOING_ON = [
-    OptimizerConfig(learning_rate=0.1, momentum=0.8),
-    OptimizerConfig(name="adam", learning_rate=0.01, betas=(0.8, 0.9999)),
-    OptimizerConfig(name="adamw", learning_rate=0.01, betas=(0.8, 0.9999), eps=1e-3),
-    OptimizerConfig(name="rmsprop", learning_rate=0.01, momentum=0.7),
-]
-
-
-@pytest.mark.parametrize("optimizer", GOING_ON, ids=lambda optimizer: optimizer.name)
-def test_a_prediction_is_where_the_updates_lead_to_which_no_gradient_comes(optimizer):
-    """Nearly so: the running mean of squares decays as well, and the bias of means is corrected less and less."""
-    told = recipe(optimizer, staleness_correction="prediction")
-    stage = stage_of(build("normed"), batch_of("normed", 0), told=told)
-    replay = Replay(stage)
-    for step in range(30):
-        (feature,) = replay.forward(step, (batch_of("normed", step),))
-        replay.backward(step, (gradient_of(step, feature),))
-        stage.update(step)
-    weights = [parameter for block in stage.blocks for parameter in block.module.parameters()]
-    before = parameters_to_vector(weights)
-    likely = stage.predict_weights([30, 31])
-    assert likely is not None
-    predicted = parameters_to_vector([weight for of_block in likely.values() for weight in of_block.values()])
-    assert torch.equal(parameters_to_vector(weights), before), "the weights themselves do not move"
-    for step in (30, 31):
-        for weight in weights:
-            weight.grad = torch.zeros_like(weight)
-        stage.update(step)
-    after = parameters_to_vector(weights)
-    assert (predicted - after).norm() < 0.05 * (after - before).norm()
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("pending", "moves"), [((), False), ((4,), False), ((5,), True), ((4, 5, 6), True)])
-def test_only_updates_that_are_still_to_come_are_foreseen(policy, pending, moves):
-    told = recipe(staleness_correction="prediction", accumulate_batches=2)
-    stage = stage_of(build("normed"), batch_of("normed", 0), told=told)
-    chosen = policy_by_name(policy)(stage)
-    for step in range(4):
-        (feature,) = chosen.forward(step, (batch_of("normed", step),))
-        chosen.backward(step, (gradient_of(step, feature),))
-        stage.update(step)
-    assert (stage.predict_weights(pending) is not None) == moves
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("learns", ["nothing there", "frozen"])
-def test_a_stage_in_which_nothing_learns_has_no_weights_to_predict(policy, learns):
-    middle = nn.ReLU() if learns == "nothing there" else nn.Linear(8, 8).requires_grad_(False)
-    chain = build_chain(Declared(nn.Linear(8, 8), middle, nn.Linear(8, 3)), torch.randn(BATCH, 8))
-    stage = lone_stage(chain, 1, 2, recipe(staleness_correction="prediction"), CPU)
-    chosen = policy_by_name(policy)(stage, input_gradient=True)
-    for step in range(3):
-        (feature,) = chosen.forward(step, (batch_of("normed", step),))
-        assert feature.shape == (BATCH, 8)
-    (gradient,) = chosen.backward(0, (torch.ones(BATCH, 8),))
-    assert gradient is not None
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_forward_on_predicted_weights_that_fails_leaves_those_of_now(policy):
-    stage = stage_of(build("normed"), batch_of("normed", 0), told=recipe(staleness_correction="prediction"))
-    chosen = policy_by_name(policy)(stage)
-    for step in range(4):
-        (feature,) = chosen.forward(step, (batch_of("normed", step),))
-        if step < 3:
-            chosen.backward(step, (gradient_of(step, feature),))
-            stage.update(step)
-    before = copy.deepcopy(stage.blocks[0].module.state_dict())
-    with pytest.raises(ModelError):
-        chosen.forward(4, (torch.randn(BATCH, 9),))
-    assert_same_bits(before, stage.blocks[0].module.state_dict())
 
 
 @pytest.mark.parametrize("policy", POLICIES)
