@@ -1,14 +1,15 @@
 """Processor time of a step, on the edge and in the cloud, beyond the blocks: `python -m benchmarks.edge_cpu`.
 
     python -m benchmarks.edge_cpu [--steps N] [--repeats N] [--against FOLDER] [--batch N ...] [--codec NAME ...]
-        [--staleness K ...] [--json PATH]
+        [--staleness K ...] [--turns N] [--seconds S] [--set FLAG ...] [--json PATH]
 
-Agent and trainer run on loopback with one thread each. The processor time of a whole process comes from `os.wait4`, and so do
-its context switches; two runs of different length are subtracted, so that what starting and ending take cancels out. The
-messages that each side sends are counted on the wire in another pair of runs. In the same run are measured the edge's blocks
+Agent and trainer run on loopback with one thread each, and their processor time and context switches come from the kernel,
+for whole processes. --against names another checkout of this project: its agent and trainer stand still while ours go on, and
+the other way round, every second or so, and the ratios are those of turns that follow one another. --set gives our agent a
+flag that the other may lack. Messages are counted on the wire in further runs. In the same run are measured the edge's blocks
 alone, PyTorch's own pipeline (rank 0 is its edge) with one, two and four microbatches, and a bare gRPC stream that carries
-the same bytes to and fro in one message each way, which is the floor. --against names another checkout of this project: its
-agent and trainer take turns with ours, and the ratios are ours over its.
+the same bytes to and fro in one message each way, which is the floor: two runs of different length are subtracted, so that
+what starting and ending take cancels out.
 """
 
 import atexit
@@ -22,10 +23,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -36,14 +38,17 @@ from benchmarks.support.bare_stream import stream_cost
 from benchmarks.support.machine import machine
 from benchmarks.support.message_count import CountingRelay
 from benchmarks.support.peer_stage import LEARNING_RATE, MOMENTUM, Pipeline, command, small_cnn_flags
-from benchmarks.support.process_use import ProcessUse, use_of
+from benchmarks.support.process_use import use_of
 from benchmarks.support.report import Spread, write_json
+from benchmarks.support.turns import Cost, Pair, killed_after, turns
 from shared.training.device import prepare_process
 
 HERE = Path(__file__).resolve().parent.parent
 FEATURE_BYTES_A_SAMPLE = 4 * SMALL_CNN_FEATURE[0] * SMALL_CNN_FEATURE[1] * SMALL_CNN_FEATURE[2]
 BATCHES = (3, 32, 256)
 """0.05, 0.5 and 4 MB a feature."""
+_STEPS = 20_000
+"""Of a run, which is killed long before."""
 CODECS, STALENESS, MICROBATCHES = ("fp32", "uniform8", "uniform4"), (0, 2, 5), (1, 2, 4)
 
 
@@ -51,18 +56,11 @@ _COMPUTE = ("compute.threads=1", "compute.device=cpu", "log.format=json", "contr
 
 
 @dataclass(frozen=True)
-class Cost:
-    """The processor time of the edge's process, that of the other one, and the seconds that pass."""
+class Tree:
+    """A checkout of this project, and further flags of its agent."""
 
-    edge: ProcessUse
-    cloud: ProcessUse
-    step: float
-
-    def less(self, other: "Cost", steps: int) -> "Cost":
-        """The cost of a step, where this run had so many steps more than `other`."""
-        return Cost(
-            self.edge.less(other.edge, steps), self.cloud.less(other.cloud, steps), (self.step - other.step) / steps
-        )
+    folder: Path
+    flags: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,8 @@ class Row:
     cloud_involuntary: Spread
     messages: tuple[float, float] | None = None
     """gRPC's, up and down; None where they were not counted."""
+    over_before: tuple[Spread, Spread, Spread] | None = None
+    """Ratios of the other checkout's turns: processor time of the edge and of the cloud, and seconds of a step."""
 
 
 @functools.cache
@@ -106,48 +106,48 @@ def start_process(tree: Path, *command: str, **environment: str) -> subprocess.P
 
 @contextmanager
 def _trainer(tree: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A trainer of `tree` and its address; it is told to end at the end of the body, and whoever entered waits for it."""
+    """A trainer of `tree` and its address; killed at the end of the body."""
     served = ("server.listen=127.0.0.1:0", "server.insecure=true", 'models.allowed=["benchmarks"]', *_COMPUTE)
     trainer = start_process(tree, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in served))
     assert trainer.stderr is not None
-    events = (json.loads(line) for line in trainer.stderr if line.startswith("{"))
-    try:
+    with killed_after(trainer):
+        events = (json.loads(line) for line in trainer.stderr if line.startswith("{"))
         yield trainer, next(event["address"] for event in events if event.get("event") == "listening")
-    finally:
-        trainer.terminate()
 
 
-def _agent(tree: Path, address: str, batch: int, codec: str, staleness: int, steps: int) -> tuple[ProcessUse, float]:
-    """Run an agent to its end, and return its use of the processor and the seconds that it trained."""
-    with tempfile.TemporaryDirectory(prefix="isthmus-") as folder:
+@contextmanager
+def _pair(
+    tree: Tree, batch: int, codec: str, staleness: int, *, counted: bool
+) -> Iterator[tuple[Pair, CountingRelay | None]]:
+    """An agent and a trainer of `tree` that train; killed at the end. counted: by a relay between them that counts messages."""
+    with (
+        tempfile.TemporaryDirectory(prefix="isthmus-") as folder,
+        _trainer(tree.folder) as (trainer, address),
+        CountingRelay(address) if counted else nullcontext() as relay,
+    ):
+        reads = np.memmap(Path(folder) / "reads", np.int64, "w+", shape=1)
         flags = [
-            f"trainer.address={address}",
-            f"output.directory={folder}",
-            *small_cnn_flags(batch, steps, codec, staleness),
+            f"trainer.address={relay.address if relay else address}",
+            f"output.directory={folder}/out",
+            *small_cnn_flags(batch, _STEPS, codec, staleness),
+            f'data.train={{factory="benchmarks.networks:CountedImages", kwargs={{samples={batch * _STEPS}, '
+            f'file="{folder}/reads"}}}}',
             *_COMPUTE,
+            *tree.flags,
         ]
-        use = use_of(start_process(tree, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags)))
-        return use, json.loads((Path(folder) / "summary.json").read_text())["seconds"]
+        agent = start_process(tree.folder, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags))
+        with killed_after(agent):
+            yield Pair(agent, trainer, lambda: int(reads[0]) // batch), relay
 
 
-def _ours(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> Cost:
-    """A whole run of an agent with a trainer of its own, both of `tree`."""
-    with _trainer(tree) as (trainer, address):
-        edge, seconds = _agent(tree, address, batch, codec, staleness, steps)
-    return Cost(edge, use_of(trainer), seconds)
-
-
-def messages_a_step(tree: Path, batch: int, codec: str, staleness: int, steps: int) -> tuple[float, float]:
-    """Count the gRPC messages that go up and down in a step: of two lengths of run, so those before and after cancel
-    out."""
-    counts = []
-    for count in (steps, 3 * steps):
-        with _trainer(tree) as (trainer, address), CountingRelay(address) as relay:
-            _agent(tree, relay.address, batch, codec, staleness, count)
-        use_of(trainer)
-        counts.append(relay.messages)
-    (fewer_up, fewer_down), (more_up, more_down) = counts
-    return (more_up - fewer_up) / (2 * steps), (more_down - fewer_down) / (2 * steps)
+def messages_a_step(tree: Tree, batch: int, codec: str, staleness: int, steps: int) -> tuple[float, float]:
+    """Count the gRPC messages that go up and down in a step."""
+    with _pair(tree, batch, codec, staleness, counted=True) as (pair, relay):
+        assert relay is not None
+        marks = [(pair.wait_for(reached), *relay.messages) for reached in (steps, 3 * steps)]
+    (first, *before), (last, *after) = marks
+    up, down = ((more - less) / (last - first) for more, less in zip(after, before, strict=True))
+    return up, down
 
 
 def _peer(batch: int, microbatches: int, steps: int) -> Cost:
@@ -201,40 +201,63 @@ def _floor(batch: int, steps: int, repeats: int) -> Row:
     return _row("a bare gRPC stream", batch, [Cost(one.client, one.server, one.round) for one in costs], (1.0, 1.0))
 
 
-def measured(trees: dict[str, Path], batch: int, codec: str, staleness: int, steps: int, repeats: int) -> list[Row]:
-    """A row a tree; the trees take turns, each first as often as the others."""
-    costs: dict[str, list[Cost]] = {name: [] for name in trees}
-    for repeat in range(repeats):
-        for name in sorted(trees, reverse=repeat % 2 == 1):
-            short, long = (_ours(trees[name], batch, codec, staleness, count) for count in (steps, 3 * steps))
-            costs[name].append(long.less(short, 2 * steps))
-    return [
+def measured(
+    trees: dict[str, Tree], batch: int, codec: str, staleness: int, steps: int, seconds: float, count: int
+) -> list[Row]:
+    """A row a tree, of which the first is ours; the trees take turns, each first as often as the others."""
+    with ExitStack() as stack:
+        pairs = {
+            name: stack.enter_context(_pair(tree, batch, codec, staleness, counted=False))[0]
+            for name, tree in trees.items()
+        }
+        costs = turns(pairs, steps, seconds, count)
+    rows = [
         _row(
             f"{name}, {codec}, K = {staleness}",
             batch,
             costs[name],
-            messages_a_step(trees[name], batch, codec, staleness, steps),
+            messages_a_step(tree, batch, codec, staleness, steps),
         )
-        for name in trees
+        for name, tree in trees.items()
     ]
+    if "before" in costs:
+        rows[0] = replace(rows[0], over_before=_ratios(costs["ours"], costs["before"]))
+    return rows
+
+
+def _ratios(ours: Sequence[Cost], before: Sequence[Cost]) -> tuple[Spread, Spread, Spread]:
+    """The ratios of turns that followed one another: of the edge, of the cloud, of the step."""
+    pairs = list(zip(ours, before, strict=True))
+    return (
+        Spread.of([one.edge.seconds / other.edge.seconds for one, other in pairs]),
+        Spread.of([one.cloud.seconds / other.cloud.seconds for one, other in pairs]),
+        Spread.of([one.step / other.step for one, other in pairs]),
+    )
 
 
 def main() -> None:
     """Measure, and print one table."""
     parser = benchmark_parser("edge_cpu", __doc__)
-    parser.add_argument("--steps", type=int, default=200, help="of the shorter of two runs (%(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="of the shorter of two runs, and before the first turn (%(default)s)"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="pairs of runs (%(default)s)")
+    parser.add_argument("--turns", type=int, default=20, help="of a checkout (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn (%(default)s)")
     parser.add_argument("--against", type=Path, help="another checkout of this project")
     parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="samples of 16 KiB a batch")
     parser.add_argument("--codec", nargs="+", default=CODECS, help="of both directions")
     parser.add_argument("--staleness", type=int, nargs="+", default=STALENESS)
+    parser.add_argument("--set", action="append", default=[], help="a flag of our agent alone")
     arguments = parser.parse_args()
     prepare_process(1)  # as agent and trainer do
-    trees = {"ours": HERE} | ({"before": arguments.against.resolve()} if arguments.against else {})
+    trees = {"ours": Tree(HERE, arguments.set)}
+    if arguments.against:
+        trees["before"] = Tree(arguments.against.resolve())
     console = Console(width=200)
     console.print(
-        f"{machine()}; milliseconds a step, median (quartiles) of {arguments.repeats}; messages and context switches "
-        "(voluntary + involuntary) a step"
+        f"{machine()}; milliseconds a step, median (quartiles) of {arguments.repeats} pairs of runs or {arguments.turns} "
+        "turns; messages and context switches (voluntary + involuntary) a step"
     )
     table = Table(
         "feature",
@@ -246,11 +269,11 @@ def main() -> None:
         "messages up, down",
         "switches of the edge",
         "of the cloud",
-        "ours / before: edge, cloud, step",
+        "ours / before:\nedge, cloud, step",
     )
     rows: list[Row] = []
 
-    def show(row: Row, blocks_seconds: float, ratios: str = "") -> None:
+    def show(row: Row, blocks_seconds: float) -> None:
         rows.append(row)
         feature = f"{row.batch * FEATURE_BYTES_A_SAMPLE / 1e6:.2f} MB"
         beyond = f"{(row.edge.median - blocks_seconds) * 1e3:.2f}"
@@ -264,7 +287,7 @@ def main() -> None:
             "-" if row.messages is None else f"{row.messages[0]:.2f}, {row.messages[1]:.2f}",
             f"{row.edge_voluntary.median:.1f} + {row.edge_involuntary.median:.1f}",
             f"{row.cloud_voluntary.median:.1f} + {row.cloud_involuntary.median:.1f}",
-            ratios,
+            "\n".join(ratio.show(1.0, 2) for ratio in row.over_before or ()),
         )
 
     for batch in arguments.batch:
@@ -284,14 +307,9 @@ def main() -> None:
         show(_floor(batch, arguments.steps, arguments.repeats), 0.0)
         for codec in arguments.codec:
             for staleness in arguments.staleness:
-                ours, *before = measured(trees, batch, codec, staleness, arguments.steps, arguments.repeats)
-                ratios = [
-                    f"{getattr(ours, name).median / getattr(it, name).median:.2f}"
-                    for it in before
-                    for name in ("edge", "cloud", "step")
-                ]
-                show(ours, blocks[staleness > 0], ", ".join(ratios))
-                for row in before:
+                for row in measured(
+                    trees, batch, codec, staleness, arguments.steps, arguments.seconds, arguments.turns
+                ):
                     show(row, blocks[staleness > 0])
     console.print(table)
     write_json(arguments.json, "edge_cpu", rows=rows)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -41,6 +42,18 @@ class RandomImages(Dataset[tuple[Tensor, int]]):
     def label(self, index: int) -> int:
         """The class alone, for whoever computes the loss and has no images."""
         return self._labels[index % len(self._labels)]
+
+
+class CountedImages(RandomImages):
+    """Random images, and a file of 8 bytes that says how many of them have been read."""
+
+    def __init__(self, samples: int, file: str) -> None:
+        super().__init__(samples)
+        self._count = np.memmap(file, np.int64, "r+", shape=1)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self._count[0] += 1
+        return super().__getitem__(index)
 
 
 class RepeatedDigits:

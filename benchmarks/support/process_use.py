@@ -1,8 +1,11 @@
 """Use of the processors by a whole process, from the kernel."""
 
 import os
+import re
 import subprocess
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from shared.errors import IsthmusError
 
@@ -39,3 +42,22 @@ def use_of(process: subprocess.Popen[str], expected: int = 0) -> ProcessUse:
     if process.returncode != expected:
         raise IsthmusError(f"a process ended with {process.returncode}: {errors.strip()[-2000:]}")
     return ProcessUse(usage.ru_utime + usage.ru_stime, usage.ru_nvcsw, usage.ru_nivcsw)
+
+
+def use_until_now(pid: int) -> ProcessUse:
+    """The use of a process that goes on, all its threads together; switches of those that are there still."""
+    told = [(task / "status").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    voluntary, involuntary = (
+        sum(
+            int(number)
+            for status in told
+            for number in re.findall(rf"^{kind}_ctxt_switches:\s*(\d+)", status, re.MULTILINE)
+        )
+        for kind in ("voluntary", "nonvoluntary")
+    )
+    return ProcessUse(time.clock_gettime(_clock_of(pid)), voluntary, involuntary)
+
+
+def _clock_of(pid: int) -> int:
+    """The kernel's clock of the time that a process had on processors; see Linux' include/linux/posix-timers_types.h."""
+    return (~pid << 3) | 2
