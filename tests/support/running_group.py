@@ -19,11 +19,15 @@ from tests.support.group_flags import ACCEPTING, SHARD, group_of, member_flags, 
 from tests.support.group_members import group_state
 from tests.support.plain import assert_same_bits
 from tests.support.running import ALLOWED, agent_process, edge_config, heard_trainer_process, held_port
-from tests.support.samples import FlatDigits
+from tests.support.samples import Slow
 
 STEPS = 40
 SIZE = 2
-SLOWLY = {rank: ['data.train={factory="tests.support.samples:Slow", kwargs={seconds=0.01}}'] for rank in range(SIZE)}
+SLOW_SECONDS = 0.01
+SLOWLY = {
+    rank: [f'data.train={{factory="tests.support.samples:Slow", kwargs={{seconds={SLOW_SECONDS}}}}}']
+    for rank in range(SIZE)
+}
 """Members that take long enough for a step to be steered."""
 LEFT = re.compile(r"left its group at step (\d+) of 40; the next run goes on with the group")
 
@@ -143,25 +147,23 @@ def ranks_in(log):
     return merged_ranks((log / "line-group.steps").read_text().splitlines())
 
 
-class Gated:
+class Gated(Slow):
     """Digits, of which a few are given before a file is there."""
 
-    def __init__(self, before, file):
-        self._samples, self._left, self._file = FlatDigits(), before, Path(file)
-
-    def __len__(self):
-        return len(self._samples)
+    def __init__(self, before, file, seconds):
+        super().__init__(seconds)
+        self._left, self._file = before, Path(file)
 
     def __getitem__(self, index):
         self._left -= 1
         while self._left < 0 and not self._file.exists():
             time.sleep(0.01)
-        return self._samples[index]
+        return super().__getitem__(index)
 
 
-def gated(gate, before):
-    """Return the flag of a member that reads so many samples before a file is there."""
-    return f'data.train={{factory="{__name__}:Gated", kwargs={{before={before}, file="{gate}"}}}}'
+def gated(gate, before, seconds=0.0):
+    """Return the flag of a member that reads so many samples before a file is there, and is slow."""
+    return f'data.train={{factory="{__name__}:Gated", kwargs={{before={before}, file="{gate}", seconds={seconds}}}}}'
 
 
 def joined_late(running, gate):

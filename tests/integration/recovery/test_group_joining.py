@@ -14,7 +14,7 @@ from tests.support.group_flags import ACCEPTING, SHARD, group_of
 from tests.support.group_members import PlainCodecs
 from tests.support.plain import assert_same_bits
 from tests.support.running import edge_config
-from tests.support.running_group import SIZE, SLOWLY, STEPS, Running, gated, ranks_in
+from tests.support.running_group import SIZE, SLOW_SECONDS, SLOWLY, STEPS, Running, gated, ranks_in
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NEWCOMER = SIZE
@@ -26,16 +26,20 @@ TELLING = "edge_agent.sessions.trainer_worker:TrainerWorker.join_group"
 
 
 class Joined(Running):
-    """Trainers with a group that has a rank for a newcomer, which has samples of its own; all members are slow."""
+    """Trainers with a group that has a rank for a newcomer, which has samples of its own.
 
-    def __init__(self, folder, trainers=("near",), more=()):
-        """more: further flags of all members."""
-        self._all = more
-        slowly = SLOWLY[0]
+    All members are slow, and the first ones stand still before their end until there is a file `gate`: a newcomer takes
+    longer to start than they do to train.
+    """
+
+    def __init__(self, folder, trainers=("near",), more=(), before=24 * 32):
+        """more: further flags of all members. before: the samples that the first members read without the gate."""
+        self._all, self.gate = more, folder / "gate"
+        waits = [gated(self.gate, before, SLOW_SECONDS)]
         super().__init__(
             folder,
             trainers,
-            dict.fromkeys(range(SIZE + 1), slowly),
+            {**dict.fromkeys(range(SIZE), waits), NEWCOMER: SLOWLY[0]},
             WITH_ROOM,
             {name: folder / f"{name}-log" for name in trainers},
         )
@@ -45,8 +49,15 @@ class Joined(Running):
         flags = [*super()._flags(rank), *self._all]
         return [flag for flag in flags if flag != SHARD] if rank >= SIZE else flags
 
+    def newcomer(self, *said):
+        """Start the newcomer, and open the gate once it joins at each of these trainers; returns it and its first step."""
+        member = self.member(NEWCOMER)
+        (first,) = {each.first_event("a member joins")["first_step"] for each in said}
+        self.gate.touch()
+        return member, first
+
     def newcomer_killed_at(self, point, nth=1):
-        """Start the newcomer, have it killed when it comes to a function for the nth time, and wait for that."""
+        """Start the newcomer, have it killed when it comes to a function for the nth time, wait for that, and open the gate."""
         planned = [Planned("member", Fault.KILL_AGENT, point, nth)]
         process = Forked(
             sides.member,
@@ -58,6 +69,7 @@ class Joined(Running):
         )
         self.stack.callback(process.kill)
         assert process.wait(60) == -signal.SIGKILL
+        self.gate.touch()
 
     def ranks(self):
         """Return the ranks by step, on which all trainers and blocks agree."""
@@ -89,10 +101,9 @@ def test_a_newcomer_counts_from_the_step_on_at_which_it_joins(trainers, tmp_path
         said = [running.trainer(name)[1] for name in trainers]
         members = [running.member(rank) for rank in range(SIZE)]
         said[0].first_event("checkpoint of a group", least_step=4)
-        members.append(running.member(NEWCOMER))
-        first = running.assert_joined(members)
+        newcomer, first = running.newcomer(*said)
+        assert running.assert_joined([*members, newcomer]) == first
         for each in said:
-            assert each.first_event("a member joins")["first_step"] == first
             each.first_event("a group has ended")
 
 
@@ -104,8 +115,8 @@ def test_a_newcomer_begins_with_the_weights_that_members_have_by_a_codec(trainer
         said = [running.trainer(name)[1] for name in trainers]
         members = [running.member(rank) for rank in range(SIZE)]
         said[0].first_event("checkpoint of a group", least_step=4)
-        members.append(running.member(NEWCOMER))
-        running.assert_joined(members, "uniform3", "uniform3")
+        newcomer, _ = running.newcomer(*said)
+        running.assert_joined([*members, newcomer], "uniform3", "uniform3")
 
 
 @pytest.mark.slow
@@ -115,8 +126,7 @@ def test_a_newcomer_that_is_killed_begins_again_with_the_weights_that_members_ha
         said = [running.trainer(name)[1] for name in trainers]
         members = [running.member(rank) for rank in range(SIZE)]
         said[0].first_event("checkpoint of a group", least_step=4)
-        newcomer, _ = running.member(NEWCOMER)
-        first = said[1].first_event("a member joins")["first_step"]
+        (newcomer, _), first = running.newcomer(said[1])
         said[1].first_event("checkpoint of a group", least_step=first + 2)
         newcomer.send_signal(signal.SIGKILL)
         newcomer.wait()
@@ -131,11 +141,10 @@ def test_everybody_ends_with_the_same_weights_where_members_may_be_ahead(tmp_pat
         said = [running.trainer(name)[1] for name in trainers]
         members = [running.member(rank) for rank in range(SIZE)]
         said[0].first_event("checkpoint of a group", least_step=4)
-        members.append(running.member(NEWCOMER))
-        for process, last in members:
+        newcomer, first = running.newcomer(*said)
+        for process, last in [*members, newcomer]:
             assert process.wait(120) == 0, last
         ranks = running.ranks()
-        first = said[0].first_event("a member joins")["first_step"]
         assert all((NEWCOMER in took) == (step >= first) for step, took in ranks.items())
         first_model, *others = (
             load_file(tmp_path / f"member-{rank}" / "model.safetensors") for rank in range(SIZE + 1)
@@ -154,6 +163,8 @@ def test_a_member_that_has_left_comes_back(trainers, tmp_path):
         running.leave(1)
         assert members[1][0].wait(60) == ExitCode.TERMINATED
         members[1] = running.member(1)
+        said[0].first_event("a member joins")
+        running.gate.touch()
         for process, last in members:
             assert process.wait(120) == 0, last
         ranks = running.ranks()
@@ -171,7 +182,10 @@ def test_a_newcomer_joins_while_another_member_leaves(trainers, tmp_path):
         members = [running.member(rank) for rank in range(SIZE)]
         said[0].first_event("checkpoint of a group", least_step=4)
         newcomer = running.member(NEWCOMER)
+        while said[0].first_event("a member begins")["rank"] != NEWCOMER:
+            pass
         running.leave(1)
+        running.gate.touch()
         assert members[1][0].wait(60) == ExitCode.TERMINATED
         for process, last in (members[0], newcomer):
             assert process.wait(120) == 0, last
@@ -225,14 +239,13 @@ def test_a_trainer_that_is_killed_around_a_join_does_the_steps_again_with_the_sa
         members = [running.member(rank) for rank in range(SIZE)]
         process, said = processes[killed]
         said.first_event("checkpoint of a group", least_step=4)
-        members.append(running.member(NEWCOMER))
-        first = said.first_event("a member joins")["first_step"]
+        newcomer, first = running.newcomer(said)
         if after != "a member joins":
             said.first_event(after, least_step=first)
         process.send_signal(signal.SIGKILL)
         process.wait()
         running.trainer(killed)
-        assert running.assert_joined(members) == first
+        assert running.assert_joined([*members, newcomer]) == first
 
 
 @pytest.mark.full
@@ -249,6 +262,7 @@ def test_a_trainer_that_is_killed_while_a_newcomer_asks_or_tells_it(killed, poin
         said.first_event("checkpoint of a group", least_step=4)
         members.append(running.member(NEWCOMER))
         assert process.wait(60) == -signal.SIGKILL
+        running.gate.touch()
         running.trainer(killed)
         running.assert_joined(members)
 
@@ -259,8 +273,7 @@ def test_a_member_that_is_killed_while_a_newcomer_joins_comes_back(tmp_path):
         _, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
         said.first_event("checkpoint of a group", least_step=4)
-        newcomer = running.member(NEWCOMER)
-        said.first_event("a member joins")
+        newcomer, _ = running.newcomer(said)
         members[1][0].send_signal(signal.SIGKILL)
         members[1][0].wait()
         running.assert_joined([members[0], running.member(1), newcomer])
@@ -269,6 +282,7 @@ def test_a_member_that_is_killed_while_a_newcomer_joins_comes_back(tmp_path):
 @pytest.mark.full
 def test_the_last_member_comes_back_to_a_group_that_stands_still(tmp_path):
     with Joined(tmp_path) as running:
+        running.gate.touch()
         trainer, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
         said.first_event("checkpoint of a group", least_step=4)
@@ -288,18 +302,16 @@ def test_the_last_member_comes_back_to_a_group_that_stands_still(tmp_path):
 
 @pytest.mark.slow
 def test_a_newcomer_that_comes_first_waits_for_the_group_to_begin(tmp_path):
-    gate = tmp_path / "gate"
-    with Joined(tmp_path) as running:
+    with Joined(tmp_path, before=64) as running:  # they would be done before it asks again
         _, said = running.trainer()
         newcomer = running.member(NEWCOMER)
         assert (
             "begins with ranks 0 to 1, and has not begun"
             in newcomer[1].first_event("trainer away; trying again")["reason"]
         )
-        running.more[0] = [gated(gate, 64)]  # they would be done before it asks again
         members = [running.member(rank) for rank in range(SIZE)]
         said.first_event("a member joins")
-        gate.touch()
+        running.gate.touch()
         for process, last in (*members, newcomer):
             assert process.wait(120) == 0, last
         ranks = running.ranks()

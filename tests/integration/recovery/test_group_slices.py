@@ -97,8 +97,8 @@ def test_a_newcomer_counts_in_all_slices_of_a_block_from_the_same_step_on(tmp_pa
         said = [running.trainer(name)[1] for name in running.ports]
         members = [running.member(rank) for rank in range(SIZE)]
         said[0].first_event("checkpoint of a group", least_step=4)
-        members.append(running.member(SIZE))
-        running.assert_joined(members)
+        newcomer, _ = running.newcomer(*said)
+        running.assert_joined([*members, newcomer])
         assert {number for _, _, number in ranks_of(running)} == {0, 1}
 
 

@@ -231,12 +231,12 @@ def test_the_member_that_ends_the_training_may_be_killed_before_and_between_its_
 
 @pytest.mark.slow
 def test_a_member_that_has_joined_late_ends_with_the_others(tmp_path):
-    with Joined(tmp_path, more=chosen(0, ENDS)) as running:
+    with Joined(tmp_path, more=chosen(0, ENDS), before=96) as running:
         _, said = running.trainer()
         members = [running.member(rank) for rank in range(SIZE)]
         said.first_event("a member begins", least_step=0)
-        members.append(running.member(NEWCOMER))
-        for process, last in members:
+        newcomer, _ = running.newcomer(said)
+        for process, last in [*members, newcomer]:
             assert process.wait(120) == 0, last
         said.first_event("a group has ended")
         first, *others = (load_file(tmp_path / f"member-{rank}" / "model.safetensors") for rank in range(SIZE + 1))
@@ -252,6 +252,7 @@ def test_a_member_that_has_joined_late_ends_with_the_others(tmp_path):
 @pytest.mark.slow
 def test_a_member_that_comes_back_after_the_end_has_the_result_and_a_newcomer_is_refused(tmp_path):
     with Joined(tmp_path, more=chosen(0, ENDS)) as running:
+        running.gate.touch()
         _, said = running.trainer()
         first = running.member(0)
         away = running.member_killed_at("edge_agent.sessions.open_session:OpenSession.collect", 1, 2)
