@@ -210,8 +210,7 @@ class EdgeConfig(Config):
         deployment = self.deployment
         if deployment.staleness_correction != "auto":
             return deployment.staleness_correction
-        may_rise = self.engine.profile is not None and self.engine.max_staleness != 0
-        is_late = max(deployment.staleness_schedule.values) > 0 or may_rise
+        is_late = max(deployment.staleness_schedule.values) > 0
         keeps_features = deployment.recall or deployment.changes is not None
         suits = deployment.backward == "replay" and not keeps_features and self.member is None
         return "prediction" if is_late and suits and self._against_prediction() is None else "none"

@@ -8,7 +8,6 @@ from tests.support.running import edge_config
 LATE = "deployment.staleness=2"
 PREDICTED = "deployment.staleness_correction=prediction"
 MOMENTUM, ADAM = 'training.optimizer={name="sgd", momentum=0.9}', 'training.optimizer={name="adam"}'
-PLANNED = "engine.profile=profile.json"
 PLATEAU = ('training.schedule={name="plateau"}', "training.evaluate_every_epochs=1")
 CYCLE = 'training.schedule={name="onecycle"}'
 
@@ -20,13 +19,11 @@ CYCLE = 'training.schedule={name="onecycle"}'
         (LATE, ADAM),
         ("deployment.staleness=[[0, 0], [3, 2]]", ADAM),
         (LATE, ADAM, 'training.schedule={name="onecycle", cycle_momentum=false}'),
-        (PLANNED, ADAM),
-        (PLANNED, "engine.max_staleness=1", ADAM),
         (PREDICTED, ADAM),
         (LATE, PREDICTED, ADAM, "deployment.backward=stash"),
     ],
 )
-def test_weights_are_predicted_by_themselves_where_gradients_are_or_become_late(flags):
+def test_weights_are_predicted_by_themselves_where_gradients_are_late(flags):
     assert edge_config(*flags).staleness_correction == "prediction"
 
 
@@ -34,7 +31,6 @@ def test_weights_are_predicted_by_themselves_where_gradients_are_or_become_late(
     "flags",
     [
         (ADAM,),
-        (PLANNED, "engine.max_staleness=0", ADAM),
         (LATE, 'training.optimizer={name="sgd"}'),
         (LATE, 'training.optimizer={name="adagrad"}'),
         (LATE, ADAM, *PLATEAU),
