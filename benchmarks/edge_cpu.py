@@ -47,12 +47,17 @@ HERE = Path(__file__).resolve().parent.parent
 FEATURE_BYTES_A_SAMPLE = 4 * SMALL_CNN_FEATURE[0] * SMALL_CNN_FEATURE[1] * SMALL_CNN_FEATURE[2]
 BATCHES = (3, 32, 256)
 """0.05, 0.5 and 4 MB a feature."""
-_STEPS = 20_000
-"""Of a run, which is killed long before."""
+_EPOCH_STEPS = 20_000
 CODECS, STALENESS, MICROBATCHES = ("fp32", "uniform8", "uniform4"), (0, 2, 5), (1, 2, 4)
 
 
-_COMPUTE = ("compute.threads=1", "compute.device=cpu", "log.format=json", "control.listen=none")
+_COMPUTE = (
+    "compute.threads=1",
+    "compute.device=cpu",
+    "log.format=json",
+    "control.listen=none",
+    "checkpoints.location=none",
+)
 
 
 @dataclass(frozen=True)
@@ -129,14 +134,15 @@ def _pair(
         flags = [
             f"trainer.address={relay.address if relay else address}",
             f"output.directory={folder}/out",
-            *small_cnn_flags(batch, _STEPS, codec, staleness),
-            f'data.train={{factory="benchmarks.networks:CountedImages", kwargs={{samples={batch * _STEPS}, '
+            *small_cnn_flags(batch, _EPOCH_STEPS, codec, staleness),
+            f'data.train={{factory="benchmarks.networks:CountedImages", kwargs={{samples={batch * _EPOCH_STEPS}, '
             f'file="{folder}/reads"}}}}',
+            "training.epochs=1000",  # until it is killed
             *_COMPUTE,
             *tree.flags,
         ]
         agent = start_process(tree.folder, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags))
-        with killed_after(agent):
+        with killed_after(trainer, agent):
             yield Pair(agent, trainer, lambda: int(reads[0]) // batch), relay
 
 

@@ -1,7 +1,8 @@
 """Agents with their trainers that take turns: one pair goes on while the others stand still.
 
 The speed of a shared machine changes by more than two trees differ, within seconds. Where runs take turns every second or so,
-all of them have the same share of each of its moods.
+all of them have the same share of each of its moods. A run that stands still while it reads a batch takes its data for slow,
+and reads on another thread for a while: turns of one run are not quite independent.
 """
 
 import os
@@ -50,9 +51,10 @@ class Pair:
     def stop(self) -> None:
         """Have both stand still, and wait until they do. Raises IsthmusError where one has ended."""
         for process in (self.edge, self.cloud):
+            _check_alive(process)
             process.send_signal(signal.SIGSTOP)
-        for process in (self.edge, self.cloud):
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if process.returncode is None:  # send_signal looks, too
+                os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             _check_alive(process)
 
     def turn(self, seconds: float) -> Cost:
@@ -83,11 +85,13 @@ def killed_after(*processes: subprocess.Popen[str]) -> Iterator[None]:
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
 
 
 def turns(pairs: Mapping[str, Pair], warm_up_steps: int, seconds: float, count: int) -> dict[str, list[Cost]]:
-    """The costs of a step in so many turns of each pair, after all have done some steps; each is the first as often."""
+    """The costs of a step in so many turns of each pair, after all have done some steps; they are the first by turns."""
     for pair in pairs.values():
         pair.wait_for(warm_up_steps)
     for pair in pairs.values():

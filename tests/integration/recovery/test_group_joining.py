@@ -156,7 +156,7 @@ def test_everybody_ends_with_the_same_weights_where_members_may_be_ahead(tmp_pat
 @pytest.mark.full
 @TWO
 def test_a_member_that_has_left_comes_back(trainers, tmp_path):
-    with Joined(tmp_path, trainers) as running:
+    with Joined(tmp_path, trainers, before=36 * 32) as running:  # a member that waits for the gate cannot leave
         said = [running.trainer(name)[1] for name in trainers]
         members = [running.member(rank) for rank in range(SIZE)]
         said[0].first_event("checkpoint of a group", least_step=4)

@@ -52,5 +52,9 @@ def test_one_pair_goes_on_at_a_time_and_its_steps_cost_what_they_take(tmp_path):
 def test_an_agent_that_has_ended_is_said(tmp_path):
     cloud, steps = counting(tmp_path / "steps", 0.001)
     edge = subprocess.Popen([sys.executable, "-c", ""], stderr=subprocess.PIPE, text=True)
-    with killed_after(edge, cloud), pytest.raises(IsthmusError, match="has ended with 0"):
-        turns({"one": Pair(edge, cloud, lambda: min(steps(), 0))}, 10, 0.1, 1)
+    with killed_after(edge, cloud):
+        pair = Pair(edge, cloud, lambda: min(steps(), 0))
+        with pytest.raises(IsthmusError, match="has ended with 0"):
+            turns({"one": pair}, 10, 0.1, 1)
+        with pytest.raises(IsthmusError, match="has ended with 0"):
+            pair.stop()
