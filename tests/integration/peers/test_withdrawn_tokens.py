@@ -1,7 +1,7 @@
 """Tokens are withdrawn, replaced and damaged while a trainer serves: who is out, who stays, and what everybody is told."""
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -80,7 +80,7 @@ async def attached(channel, header):
     await channel.unary_unary(path_of("JoinSession"))(joining(session), metadata=header)
     call = channel.stream_stream(path_of("Link"))(metadata=header)
     await call.write(opening(session))
-    for _ in range(2):  # that it is open, and where the trainer stands; a call with unread messages does not end
+    for _ in range(2):  # that it is open, and where the trainer stands
         assert await call.read() is not grpc.aio.EOF
     return call
 
@@ -91,6 +91,15 @@ async def watching(channel, header):
     call = channel.unary_stream(f"/{CONTROL}/Watch")(request.SerializeToString(), metadata=header)
     assert await call.read() is not grpc.aio.EOF
     return call
+
+
+async def ending_of(call):
+    """The status of a stream that the trainer ends. gRPC tells it once all messages before it are read."""
+    async with asyncio.timeout(60):
+        with suppress(grpc.aio.AioRpcError):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        return await call.code(), await call.details()
 
 
 async def code_of(channel, header, method="CloseSession"):
@@ -121,9 +130,9 @@ async def test_a_subject_that_is_removed_is_out_with_its_streams_and_nobody_else
         book.write("theirs")
         book.tokens["theirs"] = kept
         for call in calls:
-            async with asyncio.timeout(60):
-                assert await call.code() is Code.UNAUTHENTICATED
-            assert "withdrawn the tokens of 'ours'" in await call.details()
+            code, details = await ending_of(call)
+            assert code is Code.UNAUTHENTICATED
+            assert "withdrawn the tokens of 'ours'" in details
         assert not other.done(), "its subject has another token, which its next call needs"
         assert await code_of(channel, theirs) is Code.UNAUTHENTICATED
         other.cancel()
