@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import NamedTuple
 
@@ -89,47 +89,63 @@ class Attempts:
     async def train(self, prepared: Preparation, newest: Newest) -> TrainingResult:
         """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
         experiment, stored, statistics = prepared.experiment, prepared.stored, self._control_state.statistics
-        began_again = False
-        while True:
-            self._control_state.shutdown.cancel_on_request()
-            choosers = await asyncio.to_thread(self._choosers, experiment, prepared.profile)
-            run = await self._open(experiment, stored, prepared.folder, is_start=not began_again)
-            newest.stored, coordinator = run.session.stored, run.session.coordinator
-            coordinator.tell(SessionBegun(is_resumed=stored is not None, is_again=began_again))
-            statistics.total_steps = experiment.steps  # a group may do others
+        lost: TrainingRun | None = None
+        """The attempt before, until the next session is stored in its folder."""
+        with ExitStack() as noted:
             try:
-                with run.session.stored.last_moments(prepared.killed) as statistics.moments:
-                    result = await self._train_in(run, experiment, *choosers, resumed=stored is not None)
-            except GoneError as gone:
-                self._control_state.leave()
-                told = SessionGone(
-                    has_checkpoint=run.session.stored.shared is not None,
-                    is_closed=isinstance(gone, ClosedError),
-                    steps=statistics.steps,
-                    is_member=experiment.config.member is not None,
-                )
-                first = coordinator.state.mending
-                match coordinator.tell(told):
-                    case Action.END_RESUMABLE:
-                        command = going_on(run.session.stored, self._control_state.shutdown.resume_command)
-                        raise type(gone)(_gone(run.session.id, gone, command)) from gone
-                    case Action.END_BY_FIRST if first is not None:
-                        raise first from None  # the trainer fails at it, and would again
-                    case Action.END:
-                        raise
-                # No checkpoint was on both sides yet, so both share the beginning.
-                _log.warning("the run begins again", reason=str(gone))
-                if experiment.config.member is None:  # a member goes back only as far as its group does
-                    self._events.emit(BeganAgain())
-                began_again, stored = True, None
-                if run.session.state.step_log is not None:
-                    run.session.state.step_log.rolled_back(0)
-                experiment = await asyncio.to_thread(Experiment, prepared.config)
-                experiment.run_id = run.session.id
-                experiment.begin_at(prepared.first)
-            else:
-                self._events.emit(Ended(result.summary))
-                return result
+                while True:
+                    self._control_state.shutdown.cancel_on_request()
+                    choosers = await asyncio.to_thread(self._choosers, experiment, prepared.profile)
+                    run = await self._open(experiment, stored, prepared.folder, lost)
+                    if lost is None:
+                        statistics.moments = noted.enter_context(run.session.stored.last_moments(prepared.killed))
+                    is_resumed, is_again = stored is not None, lost is not None
+                    run.session.coordinator.tell(SessionBegun(is_resumed=is_resumed, is_again=is_again))
+                    lost, newest.stored = None, run.session.stored
+                    statistics.total_steps = experiment.steps  # a group may do others
+                    try:
+                        result = await self._train_in(run, experiment, *choosers, resumed=is_resumed)
+                    except GoneError as gone:
+                        lost = run
+                        self._check_begins_again(run, gone)
+                    else:
+                        self._events.emit(Ended(result.summary))
+                        return result
+                    stored = None
+                    await self._threads.disk.run(run.session.stored.empty)
+                    if run.session.state.step_log is not None:
+                        run.session.state.step_log.rolled_back(0)
+                    experiment = await asyncio.to_thread(Experiment, prepared.config)
+                    experiment.run_id = run.session.id
+                    experiment.begin_at(prepared.first)
+            except BaseException:
+                if lost is not None:
+                    await lost.let_go()
+                raise
+
+    def _check_begins_again(self, run: TrainingRun, gone: GoneError) -> None:
+        """Raise the error with which a run whose session is lost ends, unless it begins again."""
+        self._control_state.leave()
+        coordinator, member = run.session.coordinator, run.session.experiment.config.member
+        told = SessionGone(
+            has_checkpoint=run.session.stored.shared is not None,
+            is_closed=isinstance(gone, ClosedError),
+            steps=self._control_state.statistics.steps,
+            is_member=member is not None,
+        )
+        first = coordinator.state.mending
+        match coordinator.tell(told):
+            case Action.END_RESUMABLE:
+                command = going_on(run.session.stored, self._control_state.shutdown.resume_command)
+                raise type(gone)(_gone(run.session.id, gone, command)) from gone
+            case Action.END_BY_FIRST if first is not None:
+                raise first from None  # the trainer fails at it, and would again
+            case Action.END:
+                raise gone
+        # No checkpoint was on both sides yet, so both share the beginning.
+        _log.warning("the run begins again", reason=str(gone))
+        if member is None:  # a member goes back only as far as its group does
+            self._events.emit(BeganAgain())
 
     def _choosers(
         self, experiment: Experiment, profile: Profile | None
@@ -147,9 +163,13 @@ class Attempts:
         return decisions, choice
 
     async def _open(
-        self, experiment: Experiment, stored: StoredSession | None, folder: LocalFiles | None, *, is_start: bool
+        self,
+        experiment: Experiment,
+        stored: StoredSession | None,
+        folder: LocalFiles | None,
+        lost: TrainingRun | None,
     ) -> TrainingRun:
-        """Open a session, or resume a stored one. is_start: True for the first of this process. Raises IsthmusError."""
+        """Open a session, or resume a stored one. lost: the attempt before in this process. Raises IsthmusError."""
         config, threads, clients = experiment.config, self._threads, self._clients
         limits = [trainer.give_up_seconds for trainer in config.all_trainers if trainer.give_up_seconds is not None]
         upgrade_wait_seconds = config.upgrade.wait_seconds
@@ -161,12 +181,13 @@ class Attempts:
             training = await TrainingLoop.made(session, pause, self._events, statistics)
             return TrainingRun(session, training, pause, emit, statistics)
         patience = retry  # the others of a group wait for a member, as it waits for them, and a run waits in its middle
-        if is_start and config.member is None:
+        if lost is None and config.member is None:
             seconds = [trainer.connect_timeout_seconds for trainer in config.all_trainers]
             limit_seconds = min([max(seconds, default=0.0), *limits])  # alone, it waits for nobody
             patience = Retry(limit_seconds, emit, upgrade_wait_seconds)
         kept = folder if config.member is None else None
-        session = await open_when_there(clients, experiment, threads, retry, patience, kept, step_log)
+        before = None if lost is None else lost.session.stored
+        session = await open_when_there(clients, experiment, threads, retry, patience, kept, step_log, before)
         try:
             training = await TrainingLoop.made(session, pause, self._events, statistics)
         except BaseException:

@@ -60,7 +60,8 @@ def machines(folder: Path, names: Sequence[str], shares: Mapping[str, float] | N
 
     shares: of a core, by name, where blocks compute; None where they sleep, at pace 1.
     """
-    with meshed_namespaces("chain", names) as mesh, started(folder, mesh, shares) as running:
+    permitted = ("server.accept_inputs=true",) if shares is None else ()  # blocks that sleep hand on what they get
+    with meshed_namespaces("chain", names) as mesh, started(folder, mesh, shares, permitted) as running:
         yield running
 
 

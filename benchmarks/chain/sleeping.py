@@ -80,7 +80,8 @@ class SleepingChain:
 
     def _train(self, *flags: str) -> LiveRun:
         placed = placement_flags(self._folder, self.best(), STALENESS, "uniform8")
-        return self._machines.train([*self._model.flags, *placed, *flags])
+        permitted = f"privacy.inputs_to={json.dumps(NAMES[1:])}"  # blocks that sleep hand on what they get
+        return self._machines.train([*self._model.flags, *placed, permitted, *flags])
 
     def _document(self) -> dict[str, object]:
         usual, first = (Rates(PAYLOAD * rate, PAYLOAD * rate, 0.001) for rate in (BITS_PER_SECOND, self._first_link))

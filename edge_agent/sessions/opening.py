@@ -41,9 +41,9 @@ async def open_session(
 ) -> OpenSession:
     """Open a session on the trainers of the experiment's placement, and upload the blocks whose first weights differ from ours.
 
-    clients: of all trainers that are configured, by name. folder: the agent's folder of sessions; None stores nothing of
-    this one. step_log: the folder for its log of steps. A trainer without blocks that does not answer now is absent.
-    Raises IsthmusError on a failure; then no side keeps anything of it.
+    clients: of all trainers that are configured, by name. folder: the agent's folder of sessions, where its record can
+    begin; None stores nothing of it. step_log: the folder for its log of steps. A trainer without blocks that does not
+    answer now is absent. Raises IsthmusError on a failure; then no side keeps anything of it.
     """
     config = experiment.config
     opened: dict[str, pb.OpenSessionResponse] = {}
@@ -86,7 +86,6 @@ async def open_session(
         await gathered(
             *(session.members[worker].take_first_weights(response, placement) for worker, response in opened.items())
         )
-        await threads.disk.run(stored.begin)
     except BaseException:
         for worker, response in opened.items():
             await abandon_at(clients[worker], response.session_id)
@@ -104,11 +103,13 @@ async def open_when_there(
     patience: Retry,
     folder: LocalFiles | None = None,
     step_log: Path | None = None,
+    lost: StoredSession | None = None,
 ) -> OpenSession:
-    """Open a session as `open_session` does, whose trainers can dial each other: again and again while one is away in the
-    middle of it.
+    """Open a session as `open_session` does, whose trainers can dial each other, and store it: again and again while one is
+    away in the middle of it.
 
-    retry: of the session. patience: repeats the opening for as long as that may take. Raises any other IsthmusError at once.
+    retry: of the session. patience: repeats the opening for as long as that may take. lost: see `StoredSession.begin`.
+    Raises any other IsthmusError at once.
     """
 
     async def attempt() -> OpenSession:
@@ -116,12 +117,12 @@ async def open_when_there(
             session = await open_session(clients, experiment, threads, retry, folder, step_log)
             try:
                 await check_links(session, session.state.plan)  # or it would be found out at the first step
+                await threads.disk.run(session.stored.begin, lost)
             except BaseException:
                 await session.abandon()
-                await threads.disk.run(session.stored.remove)
                 raise
-        except SessionLostError as lost:  # the trainer is another process than the one that has just opened it
-            raise UnreachableError(str(lost)) from lost
+        except SessionLostError as failure:  # the trainer is another process than the one that has just opened it
+            raise UnreachableError(str(failure)) from failure
         return session
 
     return await patience.run(attempt)

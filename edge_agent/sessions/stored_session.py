@@ -52,15 +52,20 @@ class StoredSession:
         self._whole: set[CheckpointName] = set()
         """Checkpoints that were read once and are whole."""
 
-    def begin(self) -> None:
-        """Begin to store a new session. Raises StorageError; if its record cannot be written, nothing is stored then."""
+    def begin(self, lost: Self | None = None) -> None:
+        """Begin to store a new session. Raises StorageError; if its record cannot be written, nothing is stored then.
+
+        lost: the session of the same run in whose emptied folder this one goes on.
+        """
         try:
             self._write()
         except StorageError:
             with suppress(StorageError):
                 self.remove()
             raise
-        if not self._take_lock():
+        if lost is not None:
+            self._lock, lost._lock = lost._lock, None
+        elif not self._take_lock():
             raise StorageError(f"session {self.record.session_id} is open in another process")
 
     @classmethod
@@ -232,6 +237,12 @@ class StoredSession:
         if self._folder is not None:
             self._folder.remove()
         self.release()
+
+    def empty(self) -> None:
+        """Remove all data of a lost session whose run begins again, but for its record and the notes of a kill: a process
+        that is killed before the next session is stored can be told of. Raises StorageError."""
+        if self._folder is not None:
+            self._folder.empty()
 
     def remove_best(self) -> None:
         """Remove the best weights of a member that has its results. Raises StorageError."""

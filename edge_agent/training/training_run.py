@@ -22,7 +22,7 @@ from edge_agent.training.result import Summary, TrainingResult
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_boundary import Pause
 from edge_agent.training.training_loop import TrainingLoop
-from shared.errors import DivergedError, IsthmusError, StoppedError, StorageError
+from shared.errors import DivergedError, GoneError, IsthmusError, StoppedError, StorageError
 from shared.events import Emit
 from shared.placement import Cargo
 from shared.registry import codec_spec
@@ -57,7 +57,8 @@ class TrainingRun:
         """Run from the beginning, or from the stored checkpoints if `resumed`, and close the session at the end.
 
         write_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the
-        run fails; a run whose session is stored can then be resumed.
+        run fails; a run whose session is stored can then be resumed. After a GoneError its files are still in use
+        (`let_go`).
         """
         session = self.session
         self._statistics.begin()
@@ -81,11 +82,16 @@ class TrainingRun:
             await asyncio.to_thread(write_result, result)
         except asyncio.CancelledError:
             await self._abandon()
+            await self.let_go()
             if self._shutdown.requested:
                 raise self._stopped_error() from None
             raise
+        except GoneError:  # the coordinator decides on its files
+            await self._abandon()
+            raise
         except BaseException:
             await self._abandon()
+            await self.let_go()
             raise
         finally:
             self._shutdown.cancel_no_more()
@@ -185,14 +191,15 @@ class TrainingRun:
             _log.warning("the trained model is not kept beside its results", reason=str(failure))
 
     async def _abandon(self) -> None:
-        """Free the trainers' memory for a run that ends early, and the files of all sides unless the run can be resumed."""
+        """Free the trainers' memory for a run that ends early, and their files unless the run can be resumed."""
         await self.training.close()
         await self.session.abandon()
-        with suppress(IsthmusError):
-            if self.session.stored.resumable:
-                self.session.stored.release()
-            else:
-                await self.session.threads.disk.run(self.session.stored.remove)
+
+    async def let_go(self) -> None:
+        """Let other processes resume the run, or remove its files where that is not possible."""
+        stored = self.session.stored
+        with suppress(StorageError):
+            await self.session.threads.disk.run(stored.release if stored.resumable else stored.remove)
 
     async def _say_farewell(self, *, resumable: bool) -> None:
         """Close the session after its results are stored: a failure now cannot harm them. resumable: for a longer run."""

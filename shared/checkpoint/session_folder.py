@@ -64,6 +64,14 @@ class SessionFolder:
         """The size of all that is stored. Raises StorageError."""
         return sum(self.files.sizes().values())
 
+    def empty(self) -> None:
+        """Remove its checkpoints, and the folders in it. Raises StorageError."""
+        for name in {*self.checkpoints.names(), *self.checkpoints.replicas()}:
+            self.checkpoints.remove(name)
+        self.checkpoints.prune()  # increments, too
+        for folder in self.files.folders():
+            self.files.folder(folder).clear()
+
     def remove(self) -> None:
         """Forget the session. Raises StorageError."""
         self.files.remove(_RECORD)  # first, so that a removal that is cut short leaves nothing to go on with

@@ -1,16 +1,21 @@
 """Invariant 1 across deaths: whichever process is killed, what comes out is bit for bit what an undisturbed run gives."""
 
 import json
+import shutil
 import signal
 import subprocess
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from edge_agent.sessions.kills import kills
 from edge_agent.training.history import read_history
 from shared.checkpoint import seal, unseal
 from shared.errors import ExitCode
+from tests.chaos.faults import Fault, Planned, Saboteur
 from tests.support import plain_history
 from tests.support.commands import spoken
 from tests.support.experiments import flags
@@ -64,8 +69,9 @@ def expected(undisturbed):
 class Logged:
     """A process of ours whose log, one JSON object a line, can be waited on."""
 
-    def __init__(self, module, *arguments):
-        self.process = Forked(program, module, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def __init__(self, module, *arguments, target=program):
+        """target: calls the program."""
+        self.process = Forked(target, module, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self._said = StandardError(self.process)
 
     def until(self, event, at_least=0):
@@ -117,11 +123,11 @@ class Workers:
         chosen += [f"checkpoints.location={self.folder / 'edge'}", f"output.directory={self.output}", *more]
         return ["run", "--resume", *(f"--set={flag}" for flag in chosen)]
 
-    def agent(self, *more):
-        return self._start("edge_agent.main", *self.agent_arguments(*more))
+    def agent(self, *more, target=program):
+        return self._start("edge_agent.main", *self.agent_arguments(*more), target=target)
 
-    def _start(self, module, *arguments):
-        self.running.append(Logged(module, *arguments))
+    def _start(self, module, *arguments, target=program):
+        self.running.append(Logged(module, *arguments, target=target))
         return self.running[-1]
 
     def close(self):
@@ -305,6 +311,37 @@ def test_killed_before_anything_was_kept(pair, expected):
     pair.trainer()
     agent.until("the run begins again")
     finished(pair, agent, expected)
+
+
+def killed_as_it_opens_again(folder, *arguments):
+    """A program that is killed when it asks for its second session."""
+    Saboteur(
+        [Planned("agent", Fault.KILL_AGENT, "edge_agent.sessions.opening:opening_request", 2)], Path(folder, "fired")
+    )
+    program(*arguments)
+
+
+@pytest.mark.slow
+def test_killed_while_the_run_begins_again(pair, tmp_path, expected):
+    """What tells of the kill is there, and nothing that the lost session had written."""
+    trainer = pair.trainer()
+    agent = pair.agent("checkpoints.every_steps=1000", target=partial(killed_as_it_opens_again, tmp_path))
+    trainer.until("worker attached")
+    trainer.end()
+    pair.trainer()
+    assert agent.process.wait(60) == -signal.SIGKILL
+    (session,) = (pair.folder / "edge" / "edge-agent").iterdir()
+    assert unseal((session / "session.json").read_bytes())["shared"] is None
+    assert not [path for path in session.iterdir() if path.is_dir() or path.name.startswith("checkpoint")]
+    proc = tmp_path / "proc"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    shutil.copy("/proc/sys/kernel/random/boot_id", proc / "sys/kernel/random")
+    (proc / "vmstat").write_text(f"oom_kill {2**40}\n")
+    (kill,) = kills(session, proc)
+    assert kill.for_memory
+    again = pair.agent("checkpoints.every_steps=1000")
+    again.until("the run begins again")
+    finished(pair, again, expected)
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ import pytest
 from edge_agent.experiment.experiment import Experiment
 from edge_agent.sessions.session_record import SessionRecord, recorded
 from edge_agent.sessions.stored_session import StoredSession, stored_sessions
-from shared.checkpoint import LocalFiles
+from shared.checkpoint import CheckpointName, LocalFiles
 from tests.support.commands import MLP
 from tests.support.running import edge_config
 
@@ -38,6 +38,25 @@ def test_a_session_is_open_in_one_process_at_a_time_and_the_list_says_so(stored)
     again = StoredSession.reopen(stored, SESSION, 1)
     assert again is not None
     again.release()
+
+
+def test_a_session_that_begins_again_is_open_all_the_time_and_keeps_nothing_of_the_lost_one(stored):
+    lost = StoredSession.reopen(stored, SESSION, 2)
+    assert lost is not None
+    lost.store.save(CheckpointName(0, 5), {}, b"weights")
+    lost.keep_best(4, b"best", {}.get)
+    before = lost.next_term()
+    lost.empty()
+    assert is_open(stored) == [True]
+    assert stored.folder(SESSION).folders() == []
+    following = StoredSession(lost.record, stored.folder(SESSION), 2)
+    following.begin(lost)
+    lost.release()
+    assert is_open(stored) == [True]
+    assert following.checkpoints() == []
+    assert following.next_term() > before
+    following.release()
+    assert is_open(stored) == [False]
 
 
 def test_listing_sessions_does_not_keep_a_process_from_resuming_one(stored):
