@@ -1,15 +1,16 @@
 """Processor time of a step, on the edge and in the cloud, beyond the blocks: `python -m benchmarks.edge_cpu`.
 
     python -m benchmarks.edge_cpu [--steps N] [--repeats N] [--against FOLDER] [--batch N ...] [--codec NAME ...]
-        [--staleness K ...] [--turns N] [--seconds S] [--set FLAG ...] [--json PATH]
+        [--staleness K ...] [--turns N] [--seconds S] [--set FLAG ...] [--cpu-share S] [--mbit R] [--json PATH]
 
 Agent and trainer run on loopback with one thread each, and their processor time and context switches come from the kernel,
 for whole processes. --against names another checkout of this project: its agent and trainer stand still while ours go on, and
 the other way round, every second or so, and the ratios are those of turns that follow one another. --set gives our agent a
-flag that the other may lack. Messages are counted on the wire in further runs. In the same run are measured the edge's blocks
-alone, PyTorch's own pipeline (rank 0 is its edge) with one, two and four microbatches, and a bare gRPC stream that carries
-the same bytes to and fro in one message each way, which is the floor: two runs of different length are subtracted, so that
-what starting and ending take cancels out.
+flag that the other may lack. --mbit puts the turns on the two ends of a link of this rate, with each agent held to
+--cpu-share of a core, and measures nothing else; it needs root. Messages are counted on the wire in further runs. In the same
+run are measured the edge's blocks alone, PyTorch's own pipeline (rank 0 is its edge) with one, two and four microbatches, and
+a bare gRPC stream that carries the same bytes to and fro in one message each way, which is the floor: two runs of different
+length are subtracted, so that what starting and ending take cancels out.
 """
 
 import atexit
@@ -32,6 +33,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.net import linked_namespaces, slowed_device
 from benchmarks.networks import SMALL_CNN_FEATURE, RandomImages, small_cnn
 from benchmarks.support.arguments import benchmark_parser
 from benchmarks.support.bare_stream import stream_cost
@@ -69,6 +71,37 @@ class Tree:
 
 
 @dataclass(frozen=True)
+class Place:
+    """The commands with which a process of the edge, and one of the cloud, is started, and the trainer's host."""
+
+    edge: Sequence[str] = ()
+    cloud: Sequence[str] = ()
+    host: str = "127.0.0.1"
+
+
+LOOPBACK = Place()
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A link and a device that are slower than this machine's."""
+
+    bits_per_second: float
+    cpu_share: float
+
+    @contextmanager
+    def places(self, count: int) -> Iterator[list[Place]]:
+        """Yield a place for each of so many pairs that take turns, all on one link."""
+        with linked_namespaces("turns") as link, ExitStack() as stack:
+            link.shape(self.bits_per_second, self.bits_per_second)
+            devices = [stack.enter_context(slowed_device(self.cpu_share)) for _ in range(count)]
+            yield [
+                Place(device.command(link.edge.command([])), link.cloud.command([]), link.cloud.address)
+                for device in devices
+            ]
+
+
+@dataclass(frozen=True)
 class Row:
     """A step of one system at one size; seconds, and how often."""
 
@@ -98,9 +131,9 @@ def _same_networks() -> Path:
     return Path(folder.name)
 
 
-def start_process(tree: Path, *command: str, **environment: str) -> subprocess.Popen[str]:
+def start_process(tree: Path, *command: str, wrapper: Sequence[str] = (), **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, *command],
+        [*wrapper, sys.executable, *command],
         cwd=_same_networks(),
         env={**os.environ, "PYTHONPATH": str(tree), **environment},
         stdout=subprocess.DEVNULL,
@@ -110,10 +143,11 @@ def start_process(tree: Path, *command: str, **environment: str) -> subprocess.P
 
 
 @contextmanager
-def _trainer(tree: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _trainer(tree: Path, place: Place) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A trainer of `tree` and its address; killed at the end of the body."""
-    served = ("server.listen=127.0.0.1:0", "server.insecure=true", 'models.allowed=["benchmarks"]', *_COMPUTE)
-    trainer = start_process(tree, "-m", "cloud_trainer.main", "serve", *(f"--set={flag}" for flag in served))
+    served = (f"server.listen={place.host}:0", "server.insecure=true", 'models.allowed=["benchmarks"]', *_COMPUTE)
+    flags = [f"--set={flag}" for flag in served]
+    trainer = start_process(tree, "-m", "cloud_trainer.main", "serve", *flags, wrapper=place.cloud)
     assert trainer.stderr is not None
     with killed_after(trainer):
         events = (json.loads(line) for line in trainer.stderr if line.startswith("{"))
@@ -122,12 +156,12 @@ def _trainer(tree: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @contextmanager
 def _pair(
-    tree: Tree, batch: int, codec: str, staleness: int, *, counted: bool
+    tree: Tree, batch: int, codec: str, staleness: int, place: Place = LOOPBACK, *, counted: bool
 ) -> Iterator[tuple[Pair, CountingRelay | None]]:
     """An agent and a trainer of `tree` that train; killed at the end. counted: by a relay between them that counts messages."""
     with (
         tempfile.TemporaryDirectory(prefix="isthmus-") as folder,
-        _trainer(tree.folder) as (trainer, address),
+        _trainer(tree.folder, place) as (trainer, address),
         CountingRelay(address) if counted else nullcontext() as relay,
     ):
         reads = np.memmap(Path(folder) / "reads", np.int64, "w+", shape=1)
@@ -141,7 +175,8 @@ def _pair(
             *_COMPUTE,
             *tree.flags,
         ]
-        agent = start_process(tree.folder, "-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags))
+        command = ("-m", "edge_agent.main", "run", *(f"--set={flag}" for flag in flags))
+        agent = start_process(tree.folder, *command, wrapper=place.edge)
         with killed_after(trainer, agent):
             yield Pair(agent, trainer, lambda: int(reads[0]) // batch), relay
 
@@ -208,13 +243,22 @@ def _floor(batch: int, steps: int, repeats: int) -> Row:
 
 
 def measured(
-    trees: dict[str, Tree], batch: int, codec: str, staleness: int, steps: int, seconds: float, count: int
+    trees: dict[str, Tree],
+    batch: int,
+    codec: str,
+    staleness: int,
+    steps: int,
+    seconds: float,
+    count: int,
+    slow: Slow | None = None,
 ) -> list[Row]:
-    """A row a tree, of which the first is ours; the trees take turns, each first as often as the others."""
+    """A row a tree, of which the first is ours; the trees take turns, each first as often as the others. Messages are counted
+    on loopback."""
     with ExitStack() as stack:
+        places = [LOOPBACK] * len(trees) if slow is None else stack.enter_context(slow.places(len(trees)))
         pairs = {
-            name: stack.enter_context(_pair(tree, batch, codec, staleness, counted=False))[0]
-            for name, tree in trees.items()
+            name: stack.enter_context(_pair(tree, batch, codec, staleness, place, counted=False))[0]
+            for (name, tree), place in zip(trees.items(), places, strict=True)
         }
         costs = turns(pairs, steps, seconds, count)
     rows = [
@@ -222,7 +266,7 @@ def measured(
             f"{name}, {codec}, K = {staleness}",
             batch,
             costs[name],
-            messages_a_step(tree, batch, codec, staleness, steps),
+            messages_a_step(tree, batch, codec, staleness, steps) if slow is None else None,
         )
         for name, tree in trees.items()
     ]
@@ -255,7 +299,10 @@ def main() -> None:
     parser.add_argument("--codec", nargs="+", default=CODECS, help="of both directions")
     parser.add_argument("--staleness", type=int, nargs="+", default=STALENESS)
     parser.add_argument("--set", action="append", default=[], help="a flag of our agent alone")
+    parser.add_argument("--cpu-share", type=float, default=1.0, help="of a core, of the agents that take turns")
+    parser.add_argument("--mbit", type=float, help="each way, of the link between agents and trainers that take turns")
     arguments = parser.parse_args()
+    slow = None if arguments.mbit is None else Slow(arguments.mbit * 1e6, arguments.cpu_share)
     prepare_process(1)  # as agent and trainer do
     trees = {"ours": Tree(HERE, arguments.set)}
     if arguments.against:
@@ -298,7 +345,7 @@ def main() -> None:
 
     for batch in arguments.batch:
         blocks = {replay: _blocks_alone(batch, replay=replay) for replay in (False, True)}
-        for microbatches in MICROBATCHES:
+        for microbatches in () if slow is not None else MICROBATCHES:
             if batch % microbatches == 0:
                 runs = [
                     _peer(batch, microbatches, 3 * arguments.steps).less(
@@ -310,11 +357,12 @@ def main() -> None:
                     _row(f"1F1B, {microbatches} microbatch{'es' if microbatches > 1 else ''}", batch, runs),
                     blocks[False],
                 )
-        show(_floor(batch, arguments.steps, arguments.repeats), 0.0)
+        if slow is None:
+            show(_floor(batch, arguments.steps, arguments.repeats), 0.0)
         for codec in arguments.codec:
             for staleness in arguments.staleness:
                 for row in measured(
-                    trees, batch, codec, staleness, arguments.steps, arguments.seconds, arguments.turns
+                    trees, batch, codec, staleness, arguments.steps, arguments.seconds, arguments.turns, slow
                 ):
                     show(row, blocks[staleness > 0])
     console.print(table)
