@@ -18,7 +18,7 @@ from shared.client.credentials import TrainerAccess
 from shared.client.idle_timeout import IdleTimeout, idle_timeout
 from shared.client.methods import HEALTH, method_path
 from shared.client.proxy import through_proxy
-from shared.concurrency.tasks import run_unless_failed
+from shared.concurrency.tasks import is_cancelled, run_unless_failed
 from shared.config import MAX_CHUNK_BYTES, LinkConfig
 from shared.errors import (
     AccessError,
@@ -101,9 +101,18 @@ class TrainerConnection:
             self._rerouted = asyncio.get_running_loop().create_future()
 
         async def do() -> T:
-            return await work
+            try:
+                return await work
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                raise self.closed_failure() from None
 
         return await run_unless_failed(do(), self._rerouted)
+
+    def closed_failure(self) -> UnreachableError:
+        """Return the error of a call that ends because the connection under it was replaced and is closed. gRPC cancels it."""
+        return UnreachableError(f"the connection to the trainer at {self.address} was replaced")
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of a call, with the caller's credentials."""
@@ -165,7 +174,7 @@ class TrainerConnection:
         await self.tensors.close()
 
     async def close_retired(self) -> None:
-        """Close the connections that were replaced; no call may be left on them."""
+        """Close the connections that were replaced. Calls that are left on them end with UnreachableError."""
         while self._retired:
             await self._retired.pop().close()
 

@@ -15,6 +15,7 @@ import grpc
 from shared.client.connection import TrainerConnection
 from shared.client.idle_timeout import unanswered
 from shared.codec import aligned_buffer
+from shared.concurrency.tasks import is_cancelled
 from shared.config import LinkConfig
 from shared.errors import ClosedError, ProtocolError, SessionLostError, UnreachableError
 from shared.runtime import StallWatch
@@ -57,6 +58,8 @@ class LinkCall:
         self._owed_since = self._heard_at = 0.0
         self._given_up: UnreachableError | None = None
         """Error with which a watch has ended the call; None where none has."""
+        self._is_ended = False
+        """True once this worker has cancelled the call."""
         self._watches: list[StallWatch] = []
         self._stall_seconds = link.stall_seconds
         self.stream: Duplex[LinkMessage, LinkMessage] = Duplex(
@@ -100,6 +103,7 @@ class LinkCall:
     def cancel(self) -> None:
         """Give the stream up without a word to the trainer."""
         self._stop_watches()
+        self._is_ended = True
         self._call.cancel()
 
     def _give_up(self, key: str, seconds: float) -> None:
@@ -126,7 +130,7 @@ class LinkCall:
             await self._raise_failure()
             return None
         except asyncio.CancelledError:
-            self._raise_given_up()
+            self._raise_lost()
             raise
         self._heard_at = time.monotonic()
         return packet
@@ -135,7 +139,7 @@ class LinkCall:
         try:
             await self._call.write(packet)
         except asyncio.CancelledError:
-            self._raise_given_up()
+            self._raise_lost()
             raise
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as cause:
             # A failed write says only that the stream has ended; its status says why.
@@ -143,6 +147,12 @@ class LinkCall:
             raise ProtocolError(
                 f"the trainer at {self._connection.address} ended the stream of {METHOD} early"
             ) from cause
+
+    def _raise_lost(self) -> None:
+        """Raise what has cancelled the call, unless this worker has."""
+        self._raise_given_up()
+        if not (self._is_ended or is_cancelled()):
+            raise self._connection.closed_failure()
 
     def _raise_given_up(self) -> None:
         if self._given_up is not None:

@@ -28,6 +28,12 @@ async def gathered(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def is_cancelled() -> bool:
+    """Tell whether somebody has cancelled the task that asks. Something that it awaits may have been, without it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def run_unless_failed(work: Coroutine[Any, Any, T], *failures: "asyncio.Future[None]") -> T:
     """Do `work`, unless one of `failures` ends: then the work is cancelled, and the error of that one is raised."""
     task = asyncio.create_task(work)

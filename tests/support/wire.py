@@ -11,6 +11,8 @@ import grpc
 import torch
 
 from cloud_trainer.server import TrainerServer
+from shared.client.link_call import LinkCall, StreamListener
+from shared.client.trainer import TrainerClient
 from shared.codec import codec_by_name
 from shared.placement import AGENT
 from shared.registry import OptimizerConfig
@@ -250,6 +252,17 @@ def opening(
         protocol_version=version, session_id=session, session_term=term, worker=worker, evaluation=evaluation
     )
     return serialize(Packet(LinkMessage(opening=told)))
+
+
+async def linked(client: TrainerClient, session: str) -> LinkCall:
+    """Join a session and link to it as its agent would."""
+    await client.join_session(session, 1)
+    opening = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker=AGENT)
+    call, _ = await client.link(opening, StreamListener(lambda *_: None, lambda: None, lambda *_: None))
+    awaited = [Awaited(role=Role.ROLE_ERROR_GRADIENT, block=CUT)]
+    await call.stream.write(LinkMessage(position=LinkPosition(awaited=awaited)))
+    await call.stream.receive()
+    return call
 
 
 def positioned(next_step: int = 0, version: int = 0, dones: int = 0, cut: int = CUT) -> bytes:

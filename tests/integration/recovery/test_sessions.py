@@ -17,33 +17,18 @@ from edge_agent.sessions.opening import open_session
 from isthmus import run_training
 from shared.checkpoint import CheckpointStore
 from shared.client.config import TrainerAddressConfig
-from shared.client.link_call import StreamListener
 from shared.client.retry import Retry
 from shared.client.trainer import TrainerClient
 from shared.config import LinkConfig
 from shared.errors import RefusedError
-from shared.placement import AGENT
 from shared.transport.rpc.status import StatusError
-from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
-from shared.wire.isthmus.v1.link_pb2 import Awaited, LinkMessage, LinkOpening, LinkPosition
-from shared.wire.isthmus.v1.tensor_pb2 import Role
 from tests.support.commands import MLP
 from tests.support.running import Listening, edge_config, running_trainer, train_with
-from tests.support.wire import CUT, RawPeer, held, joining, open_request, until_held
+from tests.support.wire import RawPeer, held, joining, linked, open_request, until_held
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Code = grpc.StatusCode
-
-
-async def linked(client, session):
-    await client.join_session(session, 1)
-    opening = LinkOpening(protocol_version=PROTOCOL_VERSION, session_id=session, session_term=1, worker=AGENT)
-    call, _ = await client.link(opening, StreamListener(lambda *_: None, lambda: None, lambda *_: None))
-    awaited = [Awaited(role=Role.ROLE_ERROR_GRADIENT, block=CUT)]
-    await call.stream.write(LinkMessage(position=LinkPosition(awaited=awaited)))
-    await call.stream.receive()
-    return call
 
 
 @pytest.mark.slow
