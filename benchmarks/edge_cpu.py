@@ -91,14 +91,15 @@ class Slow:
 
     @contextmanager
     def places(self, count: int) -> Iterator[list[Place]]:
-        """Yield a place for each of so many pairs that take turns, all on one link."""
-        with linked_namespaces("turns") as link, ExitStack() as stack:
-            link.shape(self.bits_per_second, self.bits_per_second)
-            devices = [stack.enter_context(slowed_device(self.cpu_share)) for _ in range(count)]
-            yield [
-                Place(device.command(link.edge.command([])), link.cloud.command([]), link.cloud.address)
-                for device in devices
-            ]
+        """Yield a place for each of so many pairs that take turns."""
+        with ExitStack() as stack:
+            places = []
+            for number in range(count):
+                link = stack.enter_context(linked_namespaces(f"turns{number}"))
+                link.shape(self.bits_per_second, self.bits_per_second)
+                device = stack.enter_context(slowed_device(self.cpu_share))
+                places.append(Place(device.command(link.edge.command([])), link.cloud.command([]), link.cloud.address))
+            yield places
 
 
 @dataclass(frozen=True)
@@ -302,6 +303,8 @@ def main() -> None:
     parser.add_argument("--cpu-share", type=float, default=1.0, help="of a core, of the agents that take turns")
     parser.add_argument("--mbit", type=float, help="each way, of the link between agents and trainers that take turns")
     arguments = parser.parse_args()
+    if arguments.mbit is None and arguments.cpu_share != 1.0:
+        parser.error("--cpu-share goes with --mbit")
     slow = None if arguments.mbit is None else Slow(arguments.mbit * 1e6, arguments.cpu_share)
     prepare_process(1)  # as agent and trainer do
     trees = {"ours": Tree(HERE, arguments.set)}

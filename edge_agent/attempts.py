@@ -89,25 +89,24 @@ class Attempts:
     async def train(self, prepared: Preparation, newest: Newest) -> TrainingResult:
         """Train in one session after the other, until one comes to its end. Raises IsthmusError."""
         experiment, stored, statistics = prepared.experiment, prepared.stored, self._control_state.statistics
-        lost: TrainingRun | None = None
-        """The attempt before, until the next session is stored in its folder."""
+        run: TrainingRun | None = None
+        """The attempt of now, or the lost one, in whose folder the next session is stored."""
         with ExitStack() as noted:
             try:
                 while True:
                     self._control_state.shutdown.cancel_on_request()
                     choosers = await asyncio.to_thread(self._choosers, experiment, prepared.profile)
-                    run = await self._open(experiment, stored, prepared.folder, lost)
-                    if lost is None:
+                    is_resumed, is_again = stored is not None, run is not None
+                    run = await self._open(experiment, stored, prepared.folder, run)
+                    newest.stored = run.session.stored
+                    if not is_again:
                         statistics.moments = noted.enter_context(run.session.stored.last_moments(prepared.killed))
-                    is_resumed, is_again = stored is not None, lost is not None
                     run.session.coordinator.tell(SessionBegun(is_resumed=is_resumed, is_again=is_again))
-                    lost, newest.stored = None, run.session.stored
                     statistics.total_steps = experiment.steps  # a group may do others
                     try:
                         result = await self._train_in(run, experiment, *choosers, resumed=is_resumed)
                     except GoneError as gone:
-                        lost = run
-                        self._check_begins_again(run, gone)
+                        self._leave_lost(run, gone)
                     else:
                         self._events.emit(Ended(result.summary))
                         return result
@@ -119,12 +118,12 @@ class Attempts:
                     experiment.run_id = run.session.id
                     experiment.begin_at(prepared.first)
             except BaseException:
-                if lost is not None:
-                    await lost.let_go()
+                if run is not None:
+                    await run.let_go()
                 raise
 
-    def _check_begins_again(self, run: TrainingRun, gone: GoneError) -> None:
-        """Raise the error with which a run whose session is lost ends, unless it begins again."""
+    def _leave_lost(self, run: TrainingRun, gone: GoneError) -> None:
+        """Leave a run whose session is lost. Raises the error with which it ends, unless it begins again."""
         self._control_state.leave()
         coordinator, member = run.session.coordinator, run.session.experiment.config.member
         told = SessionGone(

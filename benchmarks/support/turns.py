@@ -58,7 +58,7 @@ class Pair:
             _check_alive(process)
 
     def turn(self, seconds: float) -> Cost:
-        """Let both go on for so long; returns the cost of a step."""
+        """Let both go on for so long; returns the cost of a step. Raises IsthmusError where they do none, or one has ended."""
         used, steps, began = self._used(), self.steps(), time.monotonic()
         for process in (self.edge, self.cloud):
             process.send_signal(signal.SIGCONT)
@@ -66,6 +66,8 @@ class Pair:
         self.stop()
         passed = time.monotonic() - began
         (edge, cloud), more = self._used(), self.steps() - steps
+        if not more:
+            raise IsthmusError(f"no step was done in a turn of {seconds:g} s; let turns be longer (--seconds)")
         return Cost(edge.less(used[0], more), cloud.less(used[1], more), passed / more)
 
     def _used(self) -> tuple[ProcessUse, ProcessUse]:

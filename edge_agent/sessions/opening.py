@@ -120,6 +120,8 @@ async def open_when_there(
                 await threads.disk.run(session.stored.begin, lost)
             except BaseException:
                 await session.abandon()
+                if lost is None:
+                    await threads.disk.run(session.stored.remove)
                 raise
         except SessionLostError as failure:  # the trainer is another process than the one that has just opened it
             raise UnreachableError(str(failure)) from failure

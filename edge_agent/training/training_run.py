@@ -22,7 +22,7 @@ from edge_agent.training.result import Summary, TrainingResult
 from edge_agent.training.statistics import Statistics
 from edge_agent.training.step_boundary import Pause
 from edge_agent.training.training_loop import TrainingLoop
-from shared.errors import DivergedError, GoneError, IsthmusError, StoppedError, StorageError
+from shared.errors import DivergedError, IsthmusError, StoppedError, StorageError
 from shared.events import Emit
 from shared.placement import Cargo
 from shared.registry import codec_spec
@@ -57,8 +57,7 @@ class TrainingRun:
         """Run from the beginning, or from the stored checkpoints if `resumed`, and close the session at the end.
 
         write_result: called with the result, in a thread, before the session is closed. Raises IsthmusError when the
-        run fails; a run whose session is stored can then be resumed. After a GoneError its files are still in use
-        (`let_go`).
+        run fails; a run whose session is stored can then be resumed. Its files are still in use then (`let_go`).
         """
         session = self.session
         self._statistics.begin()
@@ -81,17 +80,14 @@ class TrainingRun:
             await self._keep(result)
             await asyncio.to_thread(write_result, result)
         except asyncio.CancelledError:
+            self._shutdown.cancel_no_more()
             await self._abandon()
-            await self.let_go()
             if self._shutdown.requested:
                 raise self._stopped_error() from None
             raise
-        except GoneError:  # the coordinator decides on its files
-            await self._abandon()
-            raise
         except BaseException:
+            self._shutdown.cancel_no_more()
             await self._abandon()
-            await self.let_go()
             raise
         finally:
             self._shutdown.cancel_no_more()

@@ -65,7 +65,9 @@ class SessionFolder:
         return sum(self.files.sizes().values())
 
     def empty(self) -> None:
-        """Remove its checkpoints, and the folders in it. Raises StorageError."""
+        """Remove its terms, its checkpoints, and the folders in it. Raises StorageError."""
+        for term in self._terms():
+            self.files.remove(_name(term))
         for name in {*self.checkpoints.names(), *self.checkpoints.replicas()}:
             self.checkpoints.remove(name)
         self.checkpoints.prune()  # increments, too

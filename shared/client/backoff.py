@@ -7,6 +7,9 @@ doubles up to one that notices a short absence soon, and from there grows with t
 import random
 from collections.abc import Callable
 
+_DICE = random.Random()
+"""Generator of the waits alone: a draw from Python's own would change what a user's data set draws from that meanwhile, on
+another thread."""
 AWAY_SHARE = 0.05
 """A long wait is at most this share of the absence so far, so the end of an absence is noticed at most so much later."""
 
@@ -19,7 +22,7 @@ class Backoff:
         first_seconds: float,
         soon_seconds: float,
         longest_seconds: float,
-        uniform: Callable[[float, float], float] = random.uniform,
+        uniform: Callable[[float, float], float] = _DICE.uniform,
     ) -> None:
         """first_seconds, soon_seconds, longest_seconds: ceilings of the first wait, of those in a short absence, of all."""
         self._first_seconds = first_seconds

@@ -111,8 +111,8 @@ class TrainerConnection:
         return await run_unless_failed(do(), self._rerouted)
 
     def closed_failure(self) -> UnreachableError:
-        """Return the error of a call that ends because the connection under it was replaced and is closed. gRPC cancels it."""
-        return UnreachableError(f"the connection to the trainer at {self.address} was replaced")
+        """Return the error of a call that ends because the connection under it is closed. gRPC cancels it."""
+        return UnreachableError(f"the connection to the trainer at {self.address} was closed")
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of a call, with the caller's credentials."""

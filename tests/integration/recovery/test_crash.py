@@ -327,12 +327,14 @@ def test_killed_while_the_run_begins_again(pair, tmp_path, expected):
     trainer = pair.trainer()
     agent = pair.agent("checkpoints.every_steps=1000", target=partial(killed_as_it_opens_again, tmp_path))
     trainer.until("worker attached")
+    (session,) = (pair.folder / "edge" / "edge-agent").iterdir()
+    (session / "recalled").mkdir()
+    (session / "recalled" / "features").touch()
     trainer.end()
     pair.trainer()
     assert agent.process.wait(60) == -signal.SIGKILL
-    (session,) = (pair.folder / "edge" / "edge-agent").iterdir()
     assert unseal((session / "session.json").read_bytes())["shared"] is None
-    assert not [path for path in session.iterdir() if path.is_dir() or path.name.startswith("checkpoint")]
+    assert not (session / "recalled").exists()
     proc = tmp_path / "proc"
     (proc / "sys/kernel/random").mkdir(parents=True)
     shutil.copy("/proc/sys/kernel/random/boot_id", proc / "sys/kernel/random")

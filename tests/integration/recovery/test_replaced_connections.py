@@ -30,11 +30,31 @@ async def test_a_link_on_a_replaced_connection_is_lost_once_another_link_is_dial
         await asyncio.sleep(0)
         await client.go_through(None, "run")
         other = await linked(client, await peer.open())
-        with pytest.raises(UnreachableError, match="was replaced"):
+        with pytest.raises(UnreachableError, match="was closed"):
             await reading
         with pytest.raises(UnreachableError, match="dropped the call"):
             await idle.stream.write(LinkMessage())
         await other.end_writing()
+
+
+@pytest.mark.parametrize("by", ["its task", "a timeout", "the link"])
+async def test_a_reader_that_this_worker_cancels_is_cancelled(by):
+    async with (
+        running_trainer() as server,
+        RawPeer(server.address) as peer,
+        TrainerClient(TrainerAddressConfig(address=server.address), LinkConfig()) as client,
+    ):
+        call = await linked(client, await peer.open())
+        if by == "a timeout":
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await call.stream.receive()
+            return
+        reading = asyncio.create_task(call.stream.receive())
+        await asyncio.sleep(0)
+        (reading if by == "its task" else call).cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
 
 
 @pytest.mark.parametrize("by_caller", [False, True])

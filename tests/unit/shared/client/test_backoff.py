@@ -1,5 +1,7 @@
 """Waits between attempts: random below a ceiling that grows, and short enough to notice soon that the link is back."""
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,3 +53,9 @@ def test_all_waits_together_leave_room_in_the_goal(seconds, away):
     backoff, _ = with_highest_draws(FIRST_WAIT_SECONDS, SOON_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
     assert all(grpc_seconds + backoff.next_seconds(away) < LINK_BACK_SECONDS for _ in range(100))
     assert options["grpc.initial_reconnect_backoff_ms"] <= options["grpc.max_reconnect_backoff_ms"]
+
+
+def test_a_wait_draws_nothing_from_the_generator_that_a_data_set_may_draw_from():
+    before = random.getstate()
+    Backoff(1.0, 2.0, 3.0).next_seconds(0.0)
+    assert random.getstate() == before
