@@ -323,7 +323,7 @@ def killed_as_it_opens_again(folder, *arguments):
 
 @pytest.mark.slow
 def test_killed_while_the_run_begins_again(pair, tmp_path, expected):
-    """What tells of the kill is there, and nothing that the lost session had written."""
+    """All that tells of the kill is there, and nothing that the lost session had written."""
     trainer = pair.trainer()
     agent = pair.agent("checkpoints.every_steps=1000", target=partial(killed_as_it_opens_again, tmp_path))
     trainer.until("worker attached")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 async def test_a_link_on_a_replaced_connection_is_lost_once_another_link_is_dialled():
-    """A reader that were cancelled in place of that would end without a word, and its run would hang."""
+    """A reader that is cancelled in place of that ends without a word, and its run hangs."""
     async with (
         running_trainer() as server,
         RawPeer(server.address) as peer,
