@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +18,13 @@ from tests.chaos.faults import Fault, Planned, Saboteur
 from tests.support import plain_history
 from tests.support.commands import spoken
 from tests.support.experiments import flags
-from tests.support.forked import Forked, program
-from tests.support.placement_kinds import PEERS_ALLOWED, flags_of
+from tests.support.forked import program
+from tests.support.killed_workers import Workers
+from tests.support.placement_kinds import flags_of
 from tests.support.plain import assert_same_bits, plain_state
 from tests.support.plain_changed import plain_changed
 from tests.support.plain_recalled import plain_recalled
-from tests.support.running import ALLOWED, StandardError, edge_config, held_port, run_agent
+from tests.support.running import edge_config, held_port, run_agent
 
 STEPS = 250
 CHOSEN = [
@@ -66,81 +66,12 @@ def expected(undisturbed):
     return undisturbed[1]
 
 
-class Logged:
-    """A process of ours whose log, one JSON object a line, can be waited on."""
-
-    def __init__(self, module, *arguments, target=program):
-        """target: calls the program."""
-        self.process = Forked(target, module, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self._said = StandardError(self.process)
-
-    def until(self, event, at_least=0):
-        """Read the log to the next such event, of this step or a later one."""
-        return self._said.first_event(event, least_step=at_least)
-
-    @property
-    def heard(self):
-        """The log entries up to the last that was waited for."""
-        return self._said.heard
-
-    def end(self, number=signal.SIGKILL):
-        """Send a signal; returns what was said last, when it has ended."""
-        self.process.send_signal(number)
-        return self.ended(60)[1]
-
-    def ended(self, seconds):
-        """Wait for its end: all of its standard output, and the last lines of its log."""
-        self.process.wait(seconds)
-        self._said.join()
-        return self.process.stdout.read(), str(self._said)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-        self._said.join()
-        self.process.stdout.close()
-
-
-class Workers:
-    """An agent and its trainers in a folder of their own, to be killed and started again."""
-
-    def __init__(self, folder, addresses, placed):
-        """addresses: of the trainers, by name. placed: what the agent is told of them."""
-        self.folder = folder
-        self.output = folder / "output"
-        self.addresses, self.placed = addresses, placed
-        self.running = []
-
-    def trainer(self, name="trainer"):
-        chosen = [f"server.listen={self.addresses[name]}", f"models.allowed={ALLOWED}", PEERS_ALLOWED]
-        chosen += ["compute.threads=1", "log.format=json", f"checkpoints.location={self.folder / name}"]
-        trainer = self._start("cloud_trainer.main", "serve", *(f"--set={flag}" for flag in chosen))
-        trainer.until("listening")
-        return trainer
-
-    def agent_arguments(self, *more):
-        chosen = [*CHOSEN, *self.placed, "compute.threads=1", "log.format=json", "checkpoints.every_steps=10"]
-        chosen += [f"checkpoints.location={self.folder / 'edge'}", f"output.directory={self.output}", *more]
-        return ["run", "--resume", *(f"--set={flag}" for flag in chosen)]
-
-    def agent(self, *more, target=program):
-        return self._start("edge_agent.main", *self.agent_arguments(*more), target=target)
-
-    def _start(self, module, *arguments, target=program):
-        self.running.append(Logged(module, *arguments, target=target))
-        return self.running[-1]
-
-    def close(self):
-        for logged in self.running:
-            logged.close()
-
-
 @pytest.fixture
 def pair(tmp_path):
     """An agent and one trainer."""
     with held_port() as port:
         address = f"127.0.0.1:{port}"
-        pair = Workers(tmp_path, {"trainer": address}, [f"trainer.address={address}", "deployment.cut=2"])
+        pair = Workers(tmp_path, {"trainer": address}, [f"trainer.address={address}", "deployment.cut=2"], CHOSEN)
         yield pair
         pair.close()
 
@@ -150,7 +81,7 @@ def chain(tmp_path):
     """An agent and two trainers, one behind the other."""
     with held_port() as near, held_port() as far:
         addresses = {"near": f"127.0.0.1:{near}", "far": f"127.0.0.1:{far}"}
-        chain = Workers(tmp_path, addresses, flags_of("chain of three", addresses, tmp_path))
+        chain = Workers(tmp_path, addresses, flags_of("chain of three", addresses, tmp_path), CHOSEN)
         yield chain
         chain.close()
 
@@ -214,7 +145,7 @@ def test_features_that_are_recalled_are_sent_anew_after_a_death(pair, killed):
 
 @pytest.mark.slow
 def test_a_device_that_recalls_by_itself_computes_features_anew_after_its_death(tmp_path):
-    alone = Workers(tmp_path, {}, ["trainers=[]"])
+    alone = Workers(tmp_path, {}, ["trainers=[]"], CHOSEN)
     try:
         agent = alone.agent(*RECALLED)
         agent.until("checkpoint at every worker", at_least=60)
