@@ -2,7 +2,7 @@
 
 from shared.codec.base import Codec, Encoded, codec_by_name
 from shared.codec.buffers import aligned_buffer
-from shared.codec.error_feedback import FeedbackMode, compensate, compression_error
+from shared.codec.error_feedback import FeedbackMode, KeptError, compensate, compression_error
 from shared.codec.floating import row_of_bytes
 from shared.codec.layout import check_layout, most_span_bytes
 from shared.codec.quantize import seed_stochastic_rounding
@@ -11,6 +11,7 @@ __all__ = [
     "Codec",
     "Encoded",
     "FeedbackMode",
+    "KeptError",
     "aligned_buffer",
     "check_layout",
     "codec_by_name",

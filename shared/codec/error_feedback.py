@@ -4,7 +4,9 @@ Pure functions over tensors. The caller keeps the error of each batch.
 """
 
 import math
+from collections.abc import Iterator
 from enum import StrEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,24 +23,63 @@ class FeedbackMode(StrEnum):
     """None: the gradient as it came."""
 
 
-def compression_error(decoded: Tensor, original: Tensor) -> Tensor:
-    """E = C(h) - h of paper 000, Alg. 1, line 2, in memory of its own: `decoded` may lie in the payload that is sent.
+_MOST_LEVEL = 127
+_TINY = 1e-30
+"""Errors of no more than this are none."""
+_MOST_EXACT_ELEMENTS = 1 << 18
+"""Size up to which an error stays as it is: 8 bits would save little memory, and take time all the same."""
+_PART_ELEMENTS = 1 << 16
+"""Size of what is computed at a time of a larger error: it stays in a core's cache, and takes little memory."""
+
+
+class KeptError(NamedTuple):
+    """E = C(h) - h of paper 000, Alg. 1, line 2.
+
+    One waits for each batch under way, for a term of second order, so that a large one is kept in 8 bits.
+    """
+
+    levels: Tensor
+    """Tensor of the feature's shape: int8, or of a small one the error itself."""
+    units: tuple[float, ...]
+    """Worth of a level in each part of the samples; NaN where the feature has such a number."""
+
+    def over(self, scale: float) -> "KeptError":
+        """Return the error without the scale of a loss."""
+        return KeptError(self.levels, tuple(unit / scale for unit in self.units))
+
+    def to(self, device: torch.device) -> "KeptError":
+        """Return the error on a device."""
+        return KeptError(self.levels.to(device), self.units)
+
+
+def compression_error(decoded: Tensor, original: Tensor) -> KeptError:
+    """Return the error of a codec, a large one to within 1/254 of its part's largest, in memory of its own.
 
     decoded: what the decoder makes of the encoded `original`. Where `original` is infinite the error is zero: a codec may
     send such an element as a finite one, and no gradient can be corrected by an infinite distance.
     """
-    original = original.detach()
-    error = decoded - original
-    if not math.isfinite(error.sum().item()):
-        error.masked_fill_(original.isinf(), 0.0)
-    return error
+    original, units = original.detach(), []
+    if original.numel() <= _MOST_EXACT_ELEMENTS:
+        error = _wide(decoded) - original
+        if not math.isfinite(error.sum().item()):
+            error.masked_fill_(original.isinf(), 0.0)
+        return KeptError(error, (1.0,))
+    levels = torch.empty_like(decoded, dtype=torch.int8)
+    for decoded_part, original_part, part in _parts(decoded, original, levels):
+        error = _wide(decoded_part) - original_part
+        if not math.isfinite(most := _most(error)):
+            most = _most(error.masked_fill_(original_part.isinf(), 0.0))
+        unit = 1.0 if most < _TINY else most / _MOST_LEVEL
+        part.copy_(error.mul_(1 / unit).round_())
+        units.append(unit)
+    return KeptError(levels, tuple(units))
 
 
-def compensate(gradient: Tensor, error: Tensor, batch_size: int, mode: FeedbackMode = FeedbackMode.BATCH) -> Tensor:
+def compensate(gradient: Tensor, error: KeptError, batch_size: int, mode: FeedbackMode = FeedbackMode.BATCH) -> Tensor:
     """Estimate of the error gradient at the feature before compression.
 
     gradient: error gradient of the mean loss at the compressed feature, any shape.
-    error: compressed minus true feature, of the same shape.
+    error: compressed minus true feature, of the same shape and on the same device.
     batch_size: number of samples B over which the loss is a mean.
     Second-order Taylor term, with the diagonal of the Hessian estimated by the squared gradient (paper 000, Eq. 7 and
     8, Alg. 1, line 5). A mean over B samples makes a sample's gradient B times smaller, its square B^2 times and its
@@ -47,4 +88,30 @@ def compensate(gradient: Tensor, error: Tensor, batch_size: int, mode: FeedbackM
     if mode is FeedbackMode.OFF:
         return gradient
     factor = batch_size if mode is FeedbackMode.BATCH else 1
-    return torch.addcmul(gradient, error * gradient, gradient, value=-factor)
+    if len(error.units) == 1:
+        return _corrected(gradient, error.levels, factor * error.units[0])
+    compensated = torch.empty_like(gradient)
+    for unit, (levels, before, part) in zip(error.units, _parts(error.levels, gradient, compensated), strict=True):
+        part.copy_(_corrected(before, levels, factor * unit))
+    return compensated
+
+
+def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Cut tensors of one shape at the same places, between samples."""
+    samples = max(1, len(tensors[0]) * _PART_ELEMENTS // tensors[0].numel())
+    yield from zip(*(torch.split(tensor, samples) for tensor in tensors), strict=True)
+
+
+def _corrected(gradient: Tensor, levels: Tensor, factor: float) -> Tensor:
+    wide = _wide(gradient)
+    return torch.addcmul(wide, levels * wide, wide, value=-factor).to(gradient.dtype)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _most(error: Tensor) -> float:
+    """Return the largest distance from zero; NaN where there is such a number."""
+    low, high = torch.aminmax(error)
+    return max(high.item(), -low.item())

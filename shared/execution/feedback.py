@@ -4,10 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
+from shared.codec import FeedbackMode, KeptError, codec_by_name, compensate, compression_error
 from shared.model.features import Gradients, Slots
 from shared.placement import Cargo, Crossing
 from shared.registry import codec_spec
+
+Errors = tuple[KeptError | None, ...]
+"""Errors of the features whose error gradients come together."""
 
 
 class Feedback:
@@ -30,7 +33,7 @@ class Feedback:
                 for slot in one.slots:
                     value = values[one.index][slot]
                     self._last[value] = min(one.index, self._last.get(value, one.index))
-        self._errors: dict[tuple[int, int], Tensor] = {}
+        self._errors: dict[tuple[int, int], KeptError] = {}
         """By step and value."""
 
     def wants(self, crossing: Crossing) -> bool:
@@ -50,9 +53,9 @@ class Feedback:
             if tensor.is_floating_point():
                 error = compression_error(arrived, tensor.cpu())
                 # The second-order term is of one more gradient than the first, so that its error is without the scale.
-                self._errors[step, value] = error if scale is None else error.float() / scale
+                self._errors[step, value] = error if scale is None else error.over(scale)
 
-    def errors(self, step: int, crossing: Crossing) -> Gradients | None:
+    def errors(self, step: int, crossing: Crossing) -> Errors | None:
         """Return what `compensated` needs for the error gradients on a crossing; None where there is nothing to compute.
 
         They may have to come again, so `forget` ends it.
@@ -63,14 +66,12 @@ class Feedback:
                 return tuple(found)
         return None
 
-    def compensated(self, gradients: Gradients, errors: Gradients, samples: int) -> Gradients:
+    def compensated(self, gradients: Gradients, errors: Errors, samples: int) -> Gradients:
         """The error gradients at a feature as it was before its codec. samples: of the whole batch, over which its loss is."""
         return tuple(
             gradient
             if gradient is None or error is None
-            else compensate(
-                gradient.to(error.dtype), error.to(gradient.device), samples * self._batches, self._mode
-            ).to(gradient.dtype)
+            else compensate(gradient, error.to(gradient.device), samples * self._batches, self._mode)
             for gradient, error in zip(gradients, errors, strict=True)
         )
 

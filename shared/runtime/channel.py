@@ -11,9 +11,8 @@ from torch import Tensor
 from shared.bounds import MOST_RATE_DROPS
 from shared.concurrency.threads import Runner
 from shared.errors import ProtocolError
-from shared.execution.feedback import Feedback
+from shared.execution.feedback import Errors, Feedback
 from shared.execution.step_in_flight import EncodedSlots, Load, Parcel, tensors_in
-from shared.model.features import Gradients
 from shared.placement import ArrivalJudge, Cargo
 from shared.runtime.announcements import check_announcement
 from shared.runtime.form import Form
@@ -194,7 +193,7 @@ class Channel:
             return self._decode(parcel.encoded, errors, parcel.samples)
         return await self._codecs.run(self._decode, parcel.encoded, errors, parcel.samples)
 
-    def _decode(self, encoded: EncodedSlots, errors: Gradients | None, samples: int) -> Load:
+    def _decode(self, encoded: EncodedSlots, errors: Errors | None, samples: int) -> Load:
         load = self.form.decode(encoded)
         if errors is None or self._feedback is None:
             return load
