@@ -59,7 +59,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, default=Path(), help="folder of the data (default: this one)")
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}")
     add("--size", choices=SIZES, default="small", help="of the networks (default: %(default)s)")
-    add("--epochs", type=int, default=5, help="of every training (default: %(default)s)")
+    add("--epochs", type=int, help="of every training (default: each task's own)")
     add("--samples", type=int, default=4000, help="of every training set, at most (default: %(default)s)")
     add("--seeds", type=numbers, default=range(3), help="one number, or the first and last of several (default: 0-2)")
     add(
@@ -75,27 +75,32 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _text(name: str, chosen: argparse.Namespace, results: Mapping[Training, Result]) -> str:
     if name != MEMORY:
-        return figure_text(name, chosen.tasks, results, _shown(chosen), chosen.seeds)
+        return figure_text(name, _alone(chosen), results, chosen.seeds)
     from benchmarks.paper000.memory import memory_text  # needs the agent, which a machine with a GPU may lack
 
     return memory_text(chosen.tasks, chosen.size, len(chosen.seeds))
 
 
-def _shown(chosen: argparse.Namespace) -> Training:
-    return Training("", chosen.size, chosen.epochs, chosen.samples, chosen.seeds[0])
+def _alone(chosen: argparse.Namespace) -> Mapping[str, Training]:
+    """Return each task's training on the device alone, with the first seed."""
+    size = chosen.size
+    return {
+        task: Training(task, size, chosen.epochs or TASKS[task].sizes[size].epochs, chosen.samples, chosen.seeds[0])
+        for task in chosen.tasks
+    }
 
 
 def _trainings(name: str, chosen: argparse.Namespace) -> Sequence[Training]:
     """Seed by seed, so that a run that is stopped early has compared everything on fewer seeds."""
     if name == MEMORY:
         return []
-    figure, shown = FIGURES[name], _shown(chosen)
+    figure, alone = FIGURES[name], _alone(chosen)
     return [
         replace(row.training, seed=seed)
         for seed in chosen.seeds
         for task in figure.tasks
-        if task in chosen.tasks
-        for row in figure.rows(replace(shown, task=task))
+        if task in alone
+        for row in figure.rows(alone[task])
     ]
 
 

@@ -26,10 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("task", choices=TASKS, metavar="TASK", help=f"one of {', '.join(TASKS)}")
     add("--data", type=Path, default=Path(), help="folder of the data, as `benchmarks.paper000` has it (default: this)")
     add("--size", choices=SIZES, default="small", help="of the network (default: %(default)s)")
-    add("--epochs", type=int, default=5, help="of the training (default: %(default)s)")
+    add("--epochs", type=int, help="of the training (default: the task's own)")
     chosen = parser.parse_args(arguments)
+    task = TASKS[chosen.task]
+    epochs = chosen.epochs or task.sizes[chosen.size].epochs
     try:
-        print(configuration(TASKS[chosen.task], chosen.size, chosen.data, chosen.epochs), end="")
+        print(configuration(task, chosen.size, chosen.data, epochs), end="")
     except IsthmusError as error:
         print(error, file=sys.stderr)
         raise SystemExit(error.exit_code) from error

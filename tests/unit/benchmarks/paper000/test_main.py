@@ -78,6 +78,16 @@ def test_the_change_of_weights_is_shown_by_phase(tmp_path, capsys):
     assert "6.94e-05" in text
 
 
+def test_a_task_trains_for_its_own_number_of_epochs(tmp_path, capsys):
+    one = stored("resnet50", 0.5)
+    for row in FIGURES["fig7"].rows(replace(one.training, epochs=20)):
+        append_line(tmp_path / "results.jsonl", replace(one, training=row.training))
+    given = options(tmp_path, tmp_path / "results.jsonl", "--tasks", "resnet50")
+    at = given.index("--epochs")
+    main(["fig7", *given[:at], *given[at + 2 :]])
+    assert "`residual_cnn`, sgd, 20 epochs." in capsys.readouterr().out
+
+
 def test_the_fewest_bits_of_each_cut_lose_a_point_at_most(tmp_path, capsys):
     alone = stored("resnet50", 0.5)
     rows = FIGURES["fig8"].rows(alone.training)
