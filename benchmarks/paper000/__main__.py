@@ -61,7 +61,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}")
     add("--size", choices=SIZES, default="small", help="of the networks (default: %(default)s)")
     add("--epochs", type=int, help="of every training (default: each task's own)")
-    add("--samples", type=int, default=4000, help="of every training set, at most (default: %(default)s)")
+    add("--samples", type=int, help="of every training set, at most (default: each task's own)")
     add("--seeds", type=numbers, default=range(3), help="one number, or the first and last of several (default: 0-2)")
     add(
         "--workers", type=int, default=1, help="trainings at a time, a process and a thread each (default: %(default)s)"
@@ -85,10 +85,16 @@ def _text(name: str, chosen: argparse.Namespace, results: Mapping[Training, Resu
 
 def _alone(chosen: argparse.Namespace) -> Mapping[str, Training]:
     """Return each task's training on the device alone, with the first seed."""
-    size = chosen.size
+    sizes = {task: TASKS[task].sizes[chosen.size] for task in chosen.tasks}
     return {
-        task: Training(task, size, chosen.epochs or TASKS[task].sizes[size].epochs, chosen.samples, chosen.seeds[0])
-        for task in chosen.tasks
+        task: Training(
+            task,
+            chosen.size,
+            chosen.epochs or size.epochs,
+            chosen.samples or size.most_samples,
+            chosen.seeds[0],
+        )
+        for task, size in sizes.items()
     }
 
 

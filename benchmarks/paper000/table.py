@@ -38,7 +38,7 @@ def figure_text(name: str, alone: Mapping[str, Training], results: Results, seed
 
 def _conditions(shown: Training) -> str:
     return (
-        f"Size `{shown.size}`; {shown.samples} samples, or all where there are fewer, half as many tested; batches of 32. "
+        f"Size `{shown.size}`; samples as said, or all where there are fewer, half as many tested; batches of 32. "
         "Mean ± standard deviation over the seeds; beside the device alone, seed by seed: mean ± standard error. Features "
         "are compressed in the test as in training."
     )
@@ -47,7 +47,8 @@ def _conditions(shown: Training) -> str:
 def _title(shown: Training) -> str:
     about, chosen = TASKS[shown.task], TASKS[shown.task].sizes[shown.size]
     stands_for = f"; {about.stands_for}" if about.stands_for else ""
-    return f"*{about.title}*: `{chosen.factory.partition(':')[2]}`, {chosen.optimizer.name}, {shown.epochs} epochs{stands_for}."
+    trained = f"{chosen.optimizer.name}, {shown.epochs} epochs of {shown.samples} samples"
+    return f"*{about.title}*: `{chosen.factory.partition(':')[2]}`, {trained}{stands_for}."
 
 
 def _compared(

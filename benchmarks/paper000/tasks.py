@@ -40,6 +40,8 @@ class Size:
     """Epochs in which the learning rate rises."""
     epochs: int = 5
     """Epochs of a training."""
+    most_samples: int = 1_000_000
+    """Most samples of a training, as many as the largest set of the paper has; half as many are tested."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,12 @@ _LITE0 = "benchmarks.paper000.networks:efficientnet_lite0"
 _AUGMENT = {"augment": True}
 _FIRST_TEN = Learning(frozen=("stem*", *(f"bottleneck{number}.*" for number in range(1, 10))), frozen_mode="eval")
 _PROBE = Learning(learns=("classifier*",), frozen_mode="eval")
+_FEW = 4000
 _STANDS_FOR_RESNET50 = "EfficientNet-Lite0 in the place of ResNet50, whose weights no registry has"
 
 
 def _cifar10(title: str, small: Size, paper: Size, milestones: tuple[float, ...]) -> Task:
-    sizes = {"small": replace(small, epochs=20), "paper": replace(paper, train_only=_AUGMENT)}
+    sizes = {"small": replace(small, epochs=20, most_samples=_FEW), "paper": replace(paper, train_only=_AUGMENT)}
     return Task(title, "", "edge_agent.data:cifar10", "images/cifar10_jpeg.npz", sizes, milestones)
 
 
@@ -130,7 +133,8 @@ def _transferred(title: str, classes: int, optimizer: OptimizerConfig, learning:
     """Return fine-tuning of the pretrained network, whole (type 1), but for ten blocks (type 2), or its classifier (probe)."""
     of_cifar = classes == 10
     shared: dict[str, Any] = {"cuts": (10, 14, 18), "cut": 10}
-    small = Size(_LITE0, {"classes": classes, "size": 64 if of_cifar else None}, optimizer=optimizer, **shared)
+    kwargs = {"classes": classes, "size": 64 if of_cifar else None}
+    small = Size(_LITE0, kwargs, optimizer=optimizer, most_samples=_FEW, **shared)
     whole = _sgd(0.01, 0.0) if of_cifar else OptimizerConfig(name="rmsprop", learning_rate=5e-5)
     paper = Size(_LITE0, {"classes": classes, "size": 224}, optimizer=whole, train_only=_AUGMENT, **shared)
     return Task(
@@ -148,14 +152,14 @@ def _transferred(title: str, classes: int, optimizer: OptimizerConfig, learning:
 def _read(title: str, loader: str, path: str, classes: int) -> Task:
     """Return the classification of texts by a bidirectional LSTM."""
 
-    def size(vocabulary: int, tokens: int, rate: float, widths: Mapping[str, int], epochs: int) -> Size:
+    def size(vocabulary: int, tokens: int, rate: float, widths: Mapping[str, int]) -> Size:
         kwargs = {"vocabulary": vocabulary, "classes": classes, **widths}
         samples = {"vocabulary": vocabulary, "tokens": tokens}
-        return Size("shared.model.zoo:bilstm", kwargs, (1, 2, 4), 2, _adam(rate), samples, epochs=epochs)
+        return Size("shared.model.zoo:bilstm", kwargs, (1, 2, 4), 2, _adam(rate), samples)
 
     sizes = {
-        "small": size(5000, 48, 5e-3, {}, 5),
-        "paper": size(20_000, 128, 8e-5, {"embedding": 200, "hidden": 200}, 10),
+        "small": replace(size(5000, 48, 5e-3, {}), most_samples=_FEW),
+        "paper": replace(size(20_000, 128, 8e-5, {"embedding": 200, "hidden": 200}), epochs=10),
     }
     return Task(title, "", f"benchmarks.paper000.texts:{loader}", path, sizes, (0.3,), ((0.0, 4), (0.8, 5)))
 
@@ -195,7 +199,7 @@ TASKS = {
         "MovieLens 100k, and one party",
         "benchmarks.paper000.movies:movielens",
         "recbole/dataset_example/ml-100k",
-        {"small": replace(_DIN, warmup_epochs=1), "paper": _DIN},
+        {"small": replace(_DIN, warmup_epochs=1, most_samples=20_000), "paper": _DIN},
         (),
         ranks=True,
     ),
@@ -213,6 +217,7 @@ TASKS = {
                 _adam(1e-3),
                 _VIEWS,
                 epochs=10,
+                most_samples=_FEW,
             ),
             "paper": Size("shared.model.zoo:chair", {}, (3, 6, 10), 4, _adam(1e-3), epochs=10),
         },

@@ -85,7 +85,7 @@ def test_a_task_trains_for_its_own_number_of_epochs(tmp_path, capsys):
     given = options(tmp_path, tmp_path / "results.jsonl", "--tasks", "resnet50")
     at = given.index("--epochs")
     main(["fig7", *given[:at], *given[at + 2 :]])
-    assert "`residual_cnn`, sgd, 20 epochs." in capsys.readouterr().out
+    assert "`residual_cnn`, sgd, 20 epochs of 128 samples." in capsys.readouterr().out
 
 
 def test_what_is_not_stored_whole_is_left_out_when_nothing_is_to_run(tmp_path, capsys):
