@@ -164,8 +164,10 @@ def _read(title: str, loader: str, path: str, classes: int) -> Task:
     return Task(title, "", f"benchmarks.paper000.texts:{loader}", path, sizes, (0.3,), ((0.0, 4), (0.8, 5)))
 
 
-_RANKED = OptimizerConfig(name="sgd", learning_rate=0.1)
-_DIN = Size("shared.model.zoo:din", {}, (1, 2, 3), 1, _RANKED)
+def _din(rate: float) -> Size:
+    return Size("shared.model.zoo:din", {}, (1, 2, 3), 1, OptimizerConfig(name="sgd", learning_rate=rate))
+
+
 _VIEWS = {"objects": 100, "angles": 16, "size": 32, "channels": 1}
 
 TASKS = {
@@ -199,7 +201,7 @@ TASKS = {
         "MovieLens 100k, and one party",
         "benchmarks.paper000.movies:movielens",
         "recbole/dataset_example/ml-100k",
-        {"small": replace(_DIN, warmup_epochs=1, most_samples=20_000), "paper": _DIN},
+        {"small": replace(_din(0.03), warmup_epochs=1, most_samples=20_000), "paper": _din(0.1)},
         (),
         ranks=True,
     ),
