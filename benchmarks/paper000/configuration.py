@@ -1,8 +1,8 @@
 """A task of paper 000 as an agent's configuration: `python -m benchmarks.paper000.configuration TASK --data FOLDER`.
 
-By it `edge-agent run --config` trains across the task's cut with the paper's K, 8 bits and feedback. The trainer has to allow
-the networks by `--set 'models.allowed=["shared.model.zoo", "benchmarks.paper000.networks"]'`, and raw inputs, by
-`--set server.accept_inputs=true`, for `chair`, whose labels stay on the device.
+By it `edge-agent run --config` trains on all of the data across the task's cut, with the paper's K, 8 bits and feedback. The
+trainer has to allow the networks by `--set 'models.allowed=["shared.model.zoo", "benchmarks.paper000.networks"]'`, and raw
+inputs, by `--set server.accept_inputs=true`, for `chair`, whose labels stay on the device.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.paper000.tasks import SIZES, TASKS, Task
+from benchmarks.support.arguments import above_zero
 from shared.config import toml_value
 from shared.errors import IsthmusError
 
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("task", choices=TASKS, metavar="TASK", help=f"one of {', '.join(TASKS)}")
     add("--data", type=Path, default=Path(), help="folder of the data, as `benchmarks.paper000` has it (default: this)")
     add("--size", choices=SIZES, default="small", help="of the network (default: %(default)s)")
-    add("--epochs", type=int, help="of the training (default: the task's own)")
+    add("--epochs", type=above_zero, help="of the training (default: the task's own)")
     chosen = parser.parse_args(arguments)
     task = TASKS[chosen.task]
     epochs = chosen.epochs or task.sizes[chosen.size].epochs

@@ -18,27 +18,31 @@ _PHASES = ("first", "middle", "last")
 
 
 def figure_text(name: str, alone: Mapping[str, Training], results: Results, seeds: Sequence[int]) -> str:
-    """Return a figure with a table for each task, of those seeds for which it has results whole.
+    """Return a figure with a table for each task, of the seeds of which every row has a result.
 
-    alone: by task, its training on the device alone with the first seed.
+    alone: by task, its training on the device alone with the first seed. Raises DataError where no table is left.
     """
-    figure = FIGURES[name]
-    shown = [alone[task] for task in figure.tasks if task in alone]
-    parts = [f"**{name}: {figure.title}.** Paper: {figure.paper}.", *map(_conditions, shown[:1])]
-    for first in shown:
+    figure, tables = FIGURES[name], []
+    for first in (alone[task] for task in figure.tasks if task in alone):
         rows = figure.rows(first)
         whole = [seed for seed in seeds if all(replace(row.training, seed=seed) in results for row in rows)]
         if not whole:
             continue
         made = {row.label: [results[replace(row.training, seed=seed)] for seed in whole] for row in rows}
         drawn = _DRAWN.get(name, _compared)(figure, rows, made, results)
-        parts += [_title(first), "\n".join(drawn), *(_fewest(rows, made, results) if name == "fig8" else ())]
-    return "\n\n".join(parts)
+        tables += [_title(first), "\n".join(drawn), *(_fewest(rows, made, results) if name == "fig8" else ())]
+    if not tables:
+        raise DataError(
+            f"{name} has no table: its tasks are {', '.join(figure.tasks)}, and no seed of those that are asked for has a "
+            "stored result for every row"
+        )
+    size = next(iter(alone.values())).size
+    return "\n\n".join([f"**{name}: {figure.title}.** Paper: {figure.paper}.", _conditions(size), *tables])
 
 
-def _conditions(shown: Training) -> str:
+def _conditions(size: str) -> str:
     return (
-        f"Size `{shown.size}`; samples as said, or all where there are fewer, half as many tested; batches of 32. "
+        f"Size `{size}`; at most half as many samples are tested as trained with; batches of 32 unless a row says more. "
         "Mean ± standard deviation over the seeds; beside the device alone, seed by seed: mean ± standard error. Features "
         "are compressed in the test as in training."
     )
@@ -47,7 +51,7 @@ def _conditions(shown: Training) -> str:
 def _title(shown: Training) -> str:
     about, chosen = TASKS[shown.task], TASKS[shown.task].sizes[shown.size]
     stands_for = f"; {about.stands_for}" if about.stands_for else ""
-    trained = f"{chosen.optimizer.name}, {shown.epochs} epochs of {shown.samples} samples"
+    trained = f"{chosen.optimizer.name}, {shown.epochs} epochs of at most {shown.samples} samples"
     return f"*{about.title}*: `{chosen.factory.partition(':')[2]}`, {trained}{stands_for}."
 
 

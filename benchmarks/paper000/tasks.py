@@ -41,7 +41,7 @@ class Size:
     epochs: int = 5
     """Epochs of a training."""
     most_samples: int = 1_000_000
-    """Most samples of a training, as many as the largest set of the paper has; half as many are tested."""
+    """Most samples of a training; half as many are tested. The largest set of the paper has as many as the default."""
 
 
 @dataclass(frozen=True)

@@ -31,14 +31,17 @@ LEAST_STEPS = max(LATENESS) + 1
 
 @dataclass(frozen=True)
 class Training:
-    """One training: all that its result depends on, but for the machine."""
+    """One training: all that its result depends on, but for the machine and this code, the tasks' recipes included.
+
+    Stored results of a task whose recipe changes have to be removed by hand.
+    """
 
     task: str
     size: str
     """One of `SIZES`."""
     epochs: int
     samples: int
-    """Size of the training set; half as many are tested."""
+    """Most samples of the training set; half as many are tested."""
     seed: int
     cut: int | None = None
     """Blocks on the device; None: all, which is the device alone."""

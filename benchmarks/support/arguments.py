@@ -11,6 +11,14 @@ def benchmark_parser(name: str, description: str | None) -> argparse.ArgumentPar
     return parser
 
 
+def above_zero(text: str) -> int:
+    """Return a number of at least 1. Raises ArgumentTypeError for another."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number
+
+
 def numbers(text: str) -> range:
     """'3' is that number alone, '0-4' the numbers from the first to the last."""
     first, _, last = text.partition("-")

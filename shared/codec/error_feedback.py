@@ -23,25 +23,25 @@ class FeedbackMode(StrEnum):
     """None: the gradient as it came."""
 
 
-_MOST_LEVEL = 127
-_TINY = 1e-30
-"""Errors of no more than this are none."""
-_MOST_EXACT_ELEMENTS = 1 << 18
+MOST_EXACT_ELEMENTS = 1 << 17
 """Size up to which an error stays as it is: 8 bits would save little memory, and take time all the same."""
-_PART_ELEMENTS = 1 << 16
-"""Size of what is computed at a time of a larger error: it stays in a core's cache, and takes little memory."""
+PART_ELEMENTS = 1 << 16
+"""Size of what is computed at a time of a larger error, or a sample, if that is larger: it stays in a core's cache."""
+_HIGHEST_LEVEL = 127
+_LEAST_ERROR = 1e-30
+"""The least that levels tell from none: its unit is still a number."""
 
 
 class KeptError(NamedTuple):
     """E = C(h) - h of paper 000, Alg. 1, line 2.
 
-    One waits for each batch under way, for a term of second order, so that a large one is kept in 8 bits.
+    One is kept for each batch under way. A large one is kept in 8 bits, which is enough for a term of second order.
     """
 
     levels: Tensor
     """Tensor of the feature's shape: int8, or of a small one the error itself."""
     units: tuple[float, ...]
-    """Worth of a level in each part of the samples; NaN where the feature has such a number."""
+    """Worth of a level in each part of the samples. Of a large error it is NaN, or infinite, where the error is."""
 
     def over(self, scale: float) -> "KeptError":
         """Return the error without the scale of a loss."""
@@ -59,7 +59,7 @@ def compression_error(decoded: Tensor, original: Tensor) -> KeptError:
     send such an element as a finite one, and no gradient can be corrected by an infinite distance.
     """
     original, units = original.detach(), []
-    if original.numel() <= _MOST_EXACT_ELEMENTS:
+    if original.numel() <= MOST_EXACT_ELEMENTS:
         error = _wide(decoded) - original
         if not math.isfinite(error.sum().item()):
             error.masked_fill_(original.isinf(), 0.0)
@@ -67,9 +67,9 @@ def compression_error(decoded: Tensor, original: Tensor) -> KeptError:
     levels = torch.empty_like(decoded, dtype=torch.int8)
     for decoded_part, original_part, part in _parts(decoded, original, levels):
         error = _wide(decoded_part) - original_part
-        if not math.isfinite(most := _most(error)):
-            most = _most(error.masked_fill_(original_part.isinf(), 0.0))
-        unit = 1.0 if most < _TINY else most / _MOST_LEVEL
+        if not math.isfinite(largest := _largest(error)):
+            largest = _largest(error.masked_fill_(original_part.isinf(), 0.0))
+        unit = 1.0 if largest < _LEAST_ERROR else largest / _HIGHEST_LEVEL
         part.copy_(error.mul_(1 / unit).round_())
         units.append(unit)
     return KeptError(levels, tuple(units))
@@ -98,7 +98,7 @@ def compensate(gradient: Tensor, error: KeptError, batch_size: int, mode: Feedba
 
 def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Cut tensors of one shape at the same places, between samples."""
-    samples = max(1, len(tensors[0]) * _PART_ELEMENTS // tensors[0].numel())
+    samples = max(1, len(tensors[0]) * PART_ELEMENTS // tensors[0].numel())
     yield from zip(*(torch.split(tensor, samples) for tensor in tensors), strict=True)
 
 
@@ -111,7 +111,7 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _most(error: Tensor) -> float:
+def _largest(error: Tensor) -> float:
     """Return the largest distance from zero; NaN where there is such a number."""
     low, high = torch.aminmax(error)
     return max(high.item(), -low.item())

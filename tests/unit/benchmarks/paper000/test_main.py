@@ -79,19 +79,17 @@ def test_the_change_of_weights_is_shown_by_phase(tmp_path, capsys):
 
 
 def test_a_task_trains_for_its_own_number_of_epochs(tmp_path, capsys):
-    one = stored("resnet50", 0.5)
-    for row in FIGURES["fig7"].rows(replace(one.training, epochs=20)):
-        append_line(tmp_path / "results.jsonl", replace(one, training=row.training))
-    given = options(tmp_path, tmp_path / "results.jsonl", "--tasks", "resnet50")
-    at = given.index("--epochs")
-    main(["fig7", *given[:at], *given[at + 2 :]])
-    assert "`residual_cnn`, sgd, 20 epochs of 128 samples." in capsys.readouterr().out
+    one, out = stored("resnet50", 0.5), tmp_path / "results.jsonl"
+    for row in FIGURES["fig7"].rows(replace(one.training, epochs=20, samples=4000)):
+        append_line(out, replace(one, training=row.training))
+    main(["fig7", "--out", str(out), "--tasks", "resnet50", "--seeds", "0"])
+    assert "`residual_cnn`, sgd, 20 epochs of at most 4000 samples." in capsys.readouterr().out
 
 
 def test_what_is_not_stored_whole_is_left_out_when_nothing_is_to_run(tmp_path, capsys):
-    for seed, rows in ((0, 3), (1, 2), (2, 3)):
-        one = stored("chair", 0.5)
-        for row in FIGURES["table4"].rows(replace(one.training, seed=seed))[: rows + 1]:
+    one = stored("chair", 0.5)
+    for seed, rows in ((0, 4), (1, 3), (2, 4)):
+        for row in FIGURES["table4"].rows(replace(one.training, seed=seed))[:rows]:
             append_line(tmp_path / "results.jsonl", replace(one, training=row.training))
     given = options(tmp_path, tmp_path / "results.jsonl", "--tasks", "chair", "din", "--stored")
     given[given.index("--seeds") + 1] = "0-2"
@@ -100,6 +98,26 @@ def test_what_is_not_stored_whole_is_left_out_when_nothing_is_to_run(tmp_path, c
     assert "*DIN, MovieLens*" not in text
     assert text.count(" | 2 |\n") == 4, "the middle seed has no predicted weights"
     assert len(read_lines(tmp_path / "results.jsonl", Result.of, "it")) == 11
+
+
+def test_a_figure_without_a_table_leaves_its_document_as_it_is(tmp_path, capsys):
+    document = tmp_path / "results.md"
+    begin, end = marks("fig7")
+    document.write_text(f"{begin}\nold\n{end}\n")
+    with pytest.raises(SystemExit) as caught:
+        main(["fig7", *options(tmp_path, tmp_path / "none.jsonl", "--stored", "--into", str(document))])
+    assert caught.value.code == ExitCode.DATA
+    assert "fig7 has no table" in capsys.readouterr().err
+    assert "old" in document.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [(["fig22", "--stored"], "fig22 is not stored"), (["fig7", "--epochs", "0"], "0 is below 1")]
+)
+def test_what_cannot_be_asked_for_is_one_sentence(given, said, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(given)
+    assert said in capsys.readouterr().err
 
 
 def test_the_fewest_bits_of_each_cut_lose_a_point_at_most(tmp_path, capsys):

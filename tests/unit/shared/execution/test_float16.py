@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from shared.codec import error_feedback
 from shared.placement import AGENT, Cargo, Placement, Route, Rows, Source, Tile
 from tests.support.crossed import crossed
 from tests.support.examples import examples
@@ -189,7 +190,10 @@ def test_no_codec_hides_an_overflow(downlink):
     assert all(bool(value.isfinite().all()) for value in state_of(chains, placement).values())
 
 
-def test_the_correction_of_a_lossy_feature_knows_no_scale():
+@pytest.mark.parametrize("most_exact", [8, error_feedback.MOST_EXACT_ELEMENTS])
+def test_the_correction_of_a_lossy_feature_knows_no_scale(most_exact, monkeypatch):
+    monkeypatch.setattr(error_feedback, "MOST_EXACT_ELEMENTS", most_exact)
+    monkeypatch.setattr(error_feedback, "PART_ELEMENTS", most_exact)
     found = []
     codecs = {Route(AGENT, "near", Cargo.FEATURE): "uniform2"}
     for scale in (2.0**4, 2.0**10):

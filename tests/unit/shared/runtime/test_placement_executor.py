@@ -5,12 +5,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from shared.codec import error_feedback
 from shared.placement import (
     Cargo,
     Route,
@@ -131,8 +133,9 @@ def test_late_gradients_are_never_later_than_k_whatever_is_lost(placement, stale
     st.sampled_from(["uniform8", "raw"]),
     st.lists(st.integers(0, 60), max_size=4),
     st.integers(0, 1 << 30),
+    st.sampled_from([8, error_feedback.MOST_EXACT_ELEMENTS]),
 )
-def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, losses, seed):
+def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, losses, seed, most_exact):
     """The codec of each link and direction, and the sender's feedback, work as in one process."""
     pairs = [(one.sender, one.receiver) for one in crossings(placement, unnamed_blocks(placement.blocks))]
     codecs = {Route(near, far, Cargo.FEATURE): up for near, far in pairs}
@@ -141,9 +144,10 @@ def test_compression_is_compensated_once_whatever_is_lost(placement, up, down, l
     told, module = recipe("sgd"), built("dropping")
     batches = [batch_of(step, placement.batch_size) for step in range(STEPS)]
     seconds = delays(random.Random(seed))
-    session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, losses=losses), batches)
-    simulated = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
-    in_process(simulated, placement, told).train(0, STEPS, iter(batches))
+    with patch.multiple(error_feedback, MOST_EXACT_ELEMENTS=most_exact, PART_ELEMENTS=most_exact):
+        session = trained(lambda: LinkedSession(module, placement, told, seconds=seconds, losses=losses), batches)
+        simulated = {worker: chain_of(copy.deepcopy(module)) for worker in placement.workers}
+        in_process(simulated, placement, told).train(0, STEPS, iter(batches))
     assert_same_bits(state_of(simulated, placement), state_of(session.chains, placement))
 
 
