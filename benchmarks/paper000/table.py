@@ -42,7 +42,7 @@ def figure_text(name: str, alone: Mapping[str, Training], results: Results, seed
 
 def _conditions(size: str) -> str:
     return (
-        f"Size `{size}`; at most half as many samples are tested as trained with; batches of 32 unless a row says more. "
+        f"Size `{size}`; at most half as many samples are tested as trained with; batches of 32 unless a row says otherwise. "
         "Mean ± standard deviation over the seeds; beside the device alone, seed by seed: mean ± standard error. Features "
         "are compressed in the test as in training."
     )
