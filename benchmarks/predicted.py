@@ -90,7 +90,7 @@ class Training:
         began = time.thread_time()
         if (returned := self._step - STALENESS) >= 0:
             self._policy.backward(returned, self._gradients)
-            self.stage.update(returned)
+            self.stage.update(returned, is_late=True)
         self._step += 1
         return taken + time.thread_time() - began
 

@@ -158,7 +158,7 @@ def _read(title: str, loader: str, path: str, classes: int) -> Task:
         return Size("shared.model.zoo:bilstm", kwargs, (1, 2, 4), 2, _adam(rate), samples)
 
     sizes = {
-        "small": replace(size(5000, 48, 5e-3, {}), most_samples=_FEW),
+        "small": replace(size(5000, 48, 5e-3, {}), epochs=20, most_samples=_FEW),
         "paper": replace(size(20_000, 128, 8e-5, {"embedding": 200, "hidden": 200}), epochs=10),
     }
     return Task(title, "", f"benchmarks.paper000.texts:{loader}", path, sizes, (0.3,), ((0.0, 4), (0.8, 5)))

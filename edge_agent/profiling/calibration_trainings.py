@@ -35,6 +35,7 @@ from shared.events import Emit
 from shared.execution.copy_training import CopyTiming
 from shared.registry import bit_widths as codec_bit_widths
 from shared.registry.metrics import ACCURACY
+from shared.version import PROTOCOL_VERSION
 
 _log = structlog.get_logger(__name__)
 _TIMED_BITS = 8
@@ -135,7 +136,13 @@ class Calibration:
         of = config.deployment
         deployment = (of.backward, self._config.staleness_correction, of.feedback, of.first_codec)
         on = (self._settings.on, *_place(config, self._settings.on), self._settings.figure.metric)
-        parts = (*(section.model_dump_json() for section in sections), deployment, self._settings.epochs, on)
+        parts = (
+            PROTOCOL_VERSION,
+            *(section.model_dump_json() for section in sections),
+            deployment,
+            self._settings.epochs,
+            on,
+        )
         return xxhash.xxh3_64_hexdigest(repr(parts).encode())
 
     async def _scores(self, candidate: Lossiness, share: float) -> Sequence[float]:

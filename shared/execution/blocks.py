@@ -23,7 +23,7 @@ from shared.training.clipping import Clipping
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.metrics import Judged, Metrics, Tally
-from shared.training.policies import BackwardPolicy, policy_of_stage
+from shared.training.policies import BackwardPolicy, KeptGraph, policy_of_stage
 from shared.training.precision import computing_in
 from shared.training.stage import Stage
 
@@ -80,13 +80,17 @@ class PlacedBlocks:
         self.passes_no_gradient = False
         """True once a stage to which a gradient came has passed none on, though blocks before it learn."""
         self._stages: dict[Tile, _PlacedStage] = {}
+        self._late: set[int] = set()
+        """Blocks of stages here between whose forward and backward updates may lie."""
         for tile in stages(placement, worker, model):
-            stage = Stage(held, tile.first, tile.stop, first_sample=method.first_sample + tile.rows.begin)
             ends_model = tile.stop == placement.blocks
             policy_class = policy_of_stage(method.backward, placement.staleness, ends_model=ends_model)
+            stage = Stage(held, tile.first, tile.stop, first_sample=method.first_sample + tile.rows.begin)
             input_gradient = model.wants_input_gradient(tile.first, tile.stop)
             policy = policy_class(stage, input_gradient=input_gradient)
             self._stages[tile] = _PlacedStage(stage, policy, input_gradient)
+            if policy_class is not KeptGraph:
+                self._late.update(tile.blocks)
 
     def forward(self, step: int, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage, and keep what its backward needs."""
@@ -192,7 +196,7 @@ class PlacedBlocks:
         coefficient: scales gradients that `HeldBlocks.measure` has returned. rate_drops: see `set_rates`.
         """
         self.held.put_back(taken)
-        self.held.update(blocks, step, coefficient, rate_drops)
+        self.held.update(blocks, step, coefficient, rate_drops, self._late)
 
     def weights(self, one: BlockSlice) -> block_state.BlockTensors:
         """A copy of a slice's parameters and buffers, for those that share its block."""

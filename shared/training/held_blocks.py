@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from shared.errors import ModelError
 from shared.model.chain import Block, Chain
 from shared.registry import Precision
+from shared.registry.corrections import momentum_of
 from shared.training import block_state
 from shared.training.averages import Averages, add_to_averages
 from shared.training.block_failures import failures_of, raise_block_failure
@@ -20,7 +21,7 @@ from shared.training.clipping import SKIP, BlockNorms, Clipping
 from shared.training.kept_features import KeptFeatures
 from shared.training.loss_scale import LossScale
 from shared.training.optimizers import Grouping, build_optimizer
-from shared.training.prediction import predict
+from shared.training.prediction import predict, set_momentum
 from shared.training.range_updates import RangeUpdates
 from shared.training.recipe import Recipe
 from shared.training.schedule import set_rates
@@ -59,6 +60,8 @@ class HeldBlocks:
         """Scale of the loss, at the worker that tells it to the others; None in a precision that needs none."""
         self.kept = None if recipe.changes is None else KeptFeatures(recipe.changes.samples)
         """Features of samples, where only what has changed of them crosses."""
+        self._momentum = None if recipe.staleness_correction == "none" else momentum_of(recipe.optimizer)
+        """The momentum of blocks whose gradients come late, by which their weights are predicted; None where none are."""
         self._grouping = Grouping(recipe.optimizer)
         self._range_updates = RangeUpdates(recipe, self._grouping)
         self._optimizer: torch.optim.Optimizer | None = None
@@ -145,13 +148,21 @@ class HeldBlocks:
                     gradient.mul_(1 / scale)
         return gradients, {index: self.clipping.norms(index, gradients[index]) for index in indices}
 
-    def update(self, indices: Iterable[int], step: int, coefficient: Tensor | None = None, rate_drops: int = 0) -> None:
+    def update(
+        self,
+        indices: Iterable[int],
+        step: int,
+        coefficient: Tensor | None = None,
+        rate_drops: int = 0,
+        late: Collection[int] = (),
+    ) -> None:
         """Take the gradient that backwards have left in each block for the update of `step`, and update where one is due.
 
         That clips, steps the optimizer at the rate of `step`, and drops the gradients. A block that is not named must have no
         gradient. Where an update has several batches, the gradients of the earlier ones are kept. coefficient: scales gradients
         that `measure` has returned, or skips the update; left out, each is clipped by its block, or by these blocks as if there
-        were no others. rate_drops: see `set_rates`.
+        were no others. rate_drops: see `set_rates`. late: blocks between whose forward and
+        backward updates may lie; see `prediction`.
         """
         indices = tuple(indices)
         self._drop_tied(indices)
@@ -165,7 +176,7 @@ class HeldBlocks:
         if self._clip(updated, coefficient):
             set_rates(self._optimizer.param_groups, self.recipe, step, rate_drops)
             try:
-                self._optimizer.step()
+                self._step(self._optimizer, updated, late)
             except BaseException as cause:
                 raise_block_failure("the update of", cause, *map(self.chain.blocks.__getitem__, updated))
             self.weights_version += 1
@@ -174,6 +185,28 @@ class HeldBlocks:
                 add_to_averages(self._averages, of_block.values(), self.recipe.ema.decay)
             for parameter in of_block.values():
                 parameter.grad = None
+
+    def _step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        updated: Mapping[int, Mapping[str, nn.Parameter]],
+        late: Collection[int],
+    ) -> None:
+        """Step the optimizer: once for blocks whose gradients come late and once for the others, if their momentum differs."""
+        if self._momentum is None or not self._momentum.entries:
+            optimizer.step()
+            return
+        for is_late in sorted({index in late for index in updated}):
+            others = [one for index, of in updated.items() if (index in late) != is_late for one in of.values()]
+            waiting = [parameter.grad for parameter in others]
+            for parameter in others:
+                parameter.grad = None
+            try:
+                set_momentum(optimizer, self._momentum, is_late=is_late)
+                optimizer.step()
+            finally:
+                for parameter, gradient in zip(others, waiting, strict=True):
+                    parameter.grad = gradient
 
     def _gather(self, indices: Collection[int], step: int) -> None:
         """Put the gradients of earlier batches beside what backwards have left, where an update is due; else take all away."""
@@ -298,9 +331,9 @@ class HeldBlocks:
         self.weights_version += 1
 
     def predict(self, copies: Sequence[tuple[nn.Parameter, Tensor]], steps: Sequence[int]) -> None:
-        """Move copies of parameters of these blocks to where the updates of these steps will take them; see `prediction`."""
-        if self._optimizer is not None:
-            predict(self._optimizer, self.recipe, copies, steps)
+        """Move copies of parameters of these blocks the way that the updates of these steps will take them; see `predict`."""
+        if self._optimizer is not None and self._momentum is not None:
+            predict(self._optimizer, self._momentum, self.recipe, copies, steps)
 
     def _check_all(self, arriving: Mapping[int, Mapping[str, Tensor]]) -> None:
         for index, tensors in arriving.items():

@@ -141,9 +141,10 @@ class Stage:
                 run_engine(roots, gradients)
             self._sets_generators = watch.is_set
 
-    def update(self, step: int) -> None:
-        """Update every block by the gradients of its backward passes, and drop these."""
-        self.held.update(range(self.first, self.stop), step)
+    def update(self, step: int, *, is_late: bool = False) -> None:
+        """Update every block by the gradients of its backward passes, and drop these. is_late: see `HeldBlocks.update`."""
+        indices = range(self.first, self.stop)
+        self.held.update(indices, step, late=indices if is_late else ())
 
     def forward_only(self, step: int, inputs: Slots) -> Slots:
         """Run the blocks in training mode without a graph; buffers are updated."""
@@ -199,7 +200,7 @@ class Stage:
         }
 
     def forward_ahead(self, step: int, inputs: Slots, pending: Iterable[int]) -> Slots:
-        """Run as `forward_only`, on the weights as the updates of the pending steps are likely to leave them.
+        """Run as `forward_only`, on weights that are predicted for the updates of the pending steps; see `predict`.
 
         That is on the weights of now where the recipe corrects no staleness, and where none of these steps updates anything.
         """
@@ -226,7 +227,7 @@ class Stage:
             parameter.data, spare.data = spare.data, parameter.data
 
     def predict_weights(self, pending: Iterable[int]) -> Weights | None:
-        """A copy of the trainable parameters as the updates of the pending steps are likely to leave them.
+        """A copy of the trainable parameters, predicted for the updates of the pending steps; see `predict`.
 
         None where the recipe corrects no staleness, and where none of these steps updates anything.
         """

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.codec import FeedbackMode, codec_by_name, compensate, compression_error
-from shared.registry import codec_spec
+from shared.registry import OptimizerConfig, codec_spec
 from shared.training.recipe import Recipe
 from shared.training.schedule import learning_rate
 from tests.support.plain import Value, plain_forward, plain_optimizer, plain_update, tupled
@@ -22,14 +22,16 @@ class PlainEdge:
     """The first blocks of a module with gradients that come late: deep copies and autograd, nothing else.
 
     Replay (paper 000, Eq. 3) is the gradient at the weights of now; stash is that at the weights of then. A forward may run on
-    weights that are predicted for the time of its update.
+    weights that are predicted for the time of its update, which sgd then does with a longer momentum.
     """
 
-    def __init__(self, blocks: Iterable[nn.Module], recipe: Recipe, policy: str) -> None:
+    def __init__(self, blocks: Iterable[nn.Module], recipe: Recipe, policy: str, *, is_late: bool = True) -> None:
         self.blocks = nn.ModuleList(blocks).train()
         self._recipe = recipe
         self._policy = policy
         self._optimizer = plain_optimizer(self.blocks, recipe.optimizer)
+        if is_late and recipe.staleness_correction != "none":
+            lengthen_momentum(self._optimizer, recipe.optimizer)
         self._then: dict[int, tuple[Tensor, nn.ModuleList | None]] = {}
 
     def forward(self, step: int, inputs: Tensor, *, weights_stay: bool) -> Value:
@@ -59,16 +61,17 @@ class PlainEdge:
     def _go_on(self, parameter: Tensor, rates: list[float]) -> None:
         if not (kept := self._optimizer.state.get(parameter)):
             return
-        config = self._recipe.optimizer
-        if config.name in ("adam", "adamw"):
-            beta1, beta2 = config.betas or (0.9, 0.999)
-            count, eps = float(kept["step"]), config.eps or 1e-8
-            way = sum(rate * beta1**later for later, rate in enumerate(rates, 1))
-            divisor = kept["exp_avg_sq"].sqrt() / (1 - beta2**count) ** 0.5 + eps
-            parameter.addcdiv_(kept["exp_avg"], divisor, value=-way / (1 - beta1**count))
+        config, group = self._recipe.optimizer, self._optimizer.param_groups[0]
+        decay = group["betas"][0] if "betas" in group else group["momentum"]
+        way = sum(rate * decay**later for later, rate in enumerate(rates, 1))
+        if config.name == "rmsprop":
+            parameter.add_(kept["momentum_buffer"], alpha=-way)
+        elif config.name == "sgd":
+            parameter.add_(kept["momentum_buffer"], alpha=-2 * way)
         else:
-            way = sum(rate * config.momentum**later for later, rate in enumerate(rates, 1))
-            parameter.add_(kept["momentum_buffer"], alpha=-way * (config.momentum if config.nesterov else 1.0))
+            count, beta2 = float(kept["step"]), group["betas"][1]
+            divisor = kept["exp_avg_sq"].sqrt() / (1 - beta2**count) ** 0.5 + group["eps"]
+            parameter.addcdiv_(kept["exp_avg"], divisor, value=-way / (1 - decay**count))
 
     def backward(self, step: int, gradient: Tensor | tuple[Tensor | None, ...]) -> None:
         """Apply the error gradient of a batch; of a tuple of tensors a tuple, None where there is none."""
@@ -83,6 +86,17 @@ class PlainEdge:
         for ours, theirs in zip(self.blocks.parameters(), source.parameters(), strict=True):
             ours.grad = theirs.grad if ours.grad is None or theirs.grad is None else ours.grad + theirs.grad
         plain_update([block.parameters() for block in self.blocks], self._optimizer, self._recipe, step)
+
+
+def lengthen_momentum(optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
+    """Have a gradient act for longer under sgd, and as much in all, from the first one on."""
+    if config.name != "sgd":
+        return
+    decay = max(config.momentum, 0.99)
+    for group in optimizer.param_groups:
+        group |= {"momentum": decay, "dampening": 1 - (1 - decay) / (1 - config.momentum), "nesterov": False}
+        for parameter in group["params"]:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 class Crossing(Protocol):
@@ -121,7 +135,10 @@ def plain_split(
     crossing, samples: of each step. Every float that crosses goes through codecs and is compensated by itself, integers go as
     they are and have no gradient. received: what is received of a step's feature, where not the codec alone decides it.
     """
-    edge, cloud = PlainEdge(blocks[:cut], recipe, policy), nn.ModuleList(blocks[cut:]).train()
+    cloud = nn.ModuleList(blocks[cut:]).train()
+    order = list(order)
+    (is_late,) = {crossing(step).staleness > 0 for _, step in order}
+    edge = PlainEdge(blocks[:cut], recipe, policy, is_late=is_late)
     optimizer = plain_optimizer(cloud, recipe.optimizer) if cloud else None
     waiting: dict[int, tuple[Tensor | None, ...]] = {}
     for what, step in order:

@@ -34,8 +34,8 @@ def _state(shape: Shape, _settings: AdamSettings) -> StateShapes:
 
 
 def _momentum(settings: AdamSettings) -> Momentum:
-    (decay, square_decay), eps = settings.betas, settings.eps
-    return Momentum("exp_avg", decay, "exp_avg_sq", square_decay, eps)
+    decay, square_decay = settings.betas
+    return Momentum("exp_avg", decay, square="exp_avg_sq", square_decay=square_decay, eps=settings.eps)
 
 
 ADAM = OptimizerSpec("adam", AdamSettings, "torch.optim:Adam", _keywords, _state, _momentum)

@@ -14,12 +14,18 @@ from shared.registry.optimizers.spec import (
     StateShapes,
 )
 
+LONG_DECAY = 0.99
+"""Least decay of the momentum where gradients come late, as in Ajanthan et al. 2025, arXiv 2505.01099."""
+LONG_LEAD = 2.0
+"""The lead of a prediction by it. A gradient that is K updates late bounds the curvature in which training is stable. With a
+decay near 1 this bound is highest if weights are predicted for 1.5 to 2 K updates."""
+
 
 class SgdSettings(OptimizerSettings):
     momentum: BelowOne = 0.0
-    """Share of the last update that is kept."""
+    """Share of the last update that is kept. Where gradients come late, `deployment.staleness_correction` may raise it."""
     nesterov: bool = False
-    """Nesterov's form of momentum."""
+    """Nesterov's form of momentum. Where that raises the momentum, predicted weights take its place."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -39,8 +45,11 @@ def _state(shape: Shape, settings: SgdSettings) -> StateShapes:
 def _momentum(settings: SgdSettings) -> Momentum | None:
     if not settings.momentum:
         return None
-    share = settings.momentum if settings.nesterov else 1.0  # Nesterov's update looks one more decay ahead
-    return Momentum("momentum_buffer", settings.momentum, share=share)
+    decay = max(settings.momentum, LONG_DECAY)
+    dampening = 1 - (1 - decay) / (1 - settings.momentum)
+    # Nesterov's update looks ahead as a prediction does, which takes its place.
+    entries = {"momentum": decay, "dampening": dampening, "nesterov": False}
+    return Momentum("momentum_buffer", decay, LONG_LEAD, entries)
 
 
 SGD = OptimizerSpec("sgd", SgdSettings, "torch.optim:SGD", _keywords, _state, _momentum)

@@ -5,8 +5,8 @@ An optimizer is one file with an `OptimizerSpec` in it and one line in registry.
 whose order is the same on every device.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
@@ -65,7 +65,7 @@ StateShapes = dict[str, StateShape]
 
 @dataclass(frozen=True, slots=True)
 class Momentum:
-    """The tensor of the state along which the weights go on when no further gradient comes.
+    """The tensor along which the weights of a stage that waits for gradients go on when no further one comes.
 
     An update moves a weight by the learning rate times this tensor; with `square`, as Adam does, times the tensor over the root
     of the mean of squares, both without their bias.
@@ -75,14 +75,18 @@ class Momentum:
     """Name of the tensor in the state of a parameter."""
     decay: float
     """Share of the tensor that is left after an update."""
+    lead: float = 1.0
+    """Factor by which weights are predicted farther than the tensor alone would move them."""
+    entries: Mapping[str, Any] = field(default_factory=dict)
+    """Entries of the optimizer's groups that make its momentum this long while gradients come late; empty where it is as long
+    anyway. With them a steady gradient moves a weight as fast, and the tensor has the same scale. Without an earlier update the
+    tensor begins with zeros."""
     square: str | None = None
     """Name of the running mean of squared gradients; None where nothing is divided by it."""
     square_decay: float = 0.0
     """Share of that mean that is left after an update."""
     eps: float = 0.0
     """Added to the root."""
-    share: float = 1.0
-    """Share of the tensor by which an update moves a weight."""
 
 
 SettingsT = TypeVar("SettingsT", bound=OptimizerSettings)

@@ -12,7 +12,7 @@ from isthmus import run_training
 from shared.errors import ConfigError, DifferentError, ExitCode
 from tests.integration.placements.test_changes import ALONE, Changing, document
 from tests.support.commands import command
-from tests.support.experiments import flags
+from tests.support.experiments import OPTIMIZERS, flags
 from tests.support.placement_kinds import BATCH_SIZE, RANGES, addresses_of, flags_of, permitted, running_trainers
 from tests.support.running import agent_process, edge_config, run_agent, trainer_process
 
@@ -25,6 +25,7 @@ RISING = ('deployment.codec=[[0, "mbq2"], [1, "mbq4"]]', 'deployment.downlink_co
 MILESTONES = '{name="multistep", milestones=[2]}'
 AVERAGED = ("training.ema={decay=0.9}",)
 PREDICTED = ('deployment.staleness_correction="prediction"',)
+LONG_MOMENTUM = (*PREDICTED, f"training.optimizer={OPTIMIZERS['nesterov']}")
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
     pytest.param("chain of three", "cnn", "replay", LOSSY, marks=pytest.mark.slow),
@@ -35,7 +36,7 @@ CASES = [
     pytest.param("chain of three", "cnn", "replay", ('training.precision="fp16"', *LOSSY), marks=pytest.mark.slow),
     pytest.param("labels stay", "mlp", "replay", ('training.precision="fp16"',), marks=pytest.mark.full),
     ("samples divided", "mlp", "replay", LOSSY),
-    ("two workers", "cnn", "replay", (*PREDICTED, *AVERAGED)),
+    ("two workers", "cnn", "replay", (*LONG_MOMENTUM, *AVERAGED)),
     pytest.param("chain of three", "tied", "stash", (*PREDICTED, *LOSSY), marks=pytest.mark.slow),
     pytest.param("three tiers", "cnn", "replay", PREDICTED, marks=pytest.mark.slow),
     pytest.param("three tiers", "fickle", "replay", (), marks=pytest.mark.slow),

@@ -62,12 +62,12 @@ def orders(draw):
 )
 def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, correction, accumulated, order):
     told = recipe(optimizer, staleness_correction=correction, accumulate_batches=accumulated)
-    stage = stage_of(build(name), batch_of(name, 0), told=told)
     weights_stay, events = order
+    stage = stage_of(build(name), batch_of(name, 0), told=told)
     ours = (KeptGraph if weights_stay else policy_by_name(policy))(stage)
     plain_module = build(name)
     blocks = plain_module.blocks() if name == "texts" else list(plain_module)
-    plain = PlainEdge(blocks[:2], told, policy)
+    plain = PlainEdge(blocks[:2], told, policy, is_late=not weights_stay)
     features = {}
     for step, goes_forward in events:
         if goes_forward:
@@ -78,7 +78,7 @@ def test_any_order_gives_what_autograd_on_copies_gives(name, policy, optimizer, 
         else:
             gradient = gradient_of(step, features[step])
             ours.backward(step, (gradient,))
-            stage.update(step)
+            stage.update(step, is_late=not weights_stay)
             plain.backward(step, gradient)
     expected = nn.ModuleList(blocks[:2]).state_dict()
     actual = nn.ModuleList([block.module for block in stage.blocks]).state_dict()

@@ -304,7 +304,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    28: {
+    29: {
         "accumulate_batches": "integer",
         "changes.above": "number",
         "changes.codec": "string",

@@ -1,0 +1,69 @@
+"""The curvature in which training goes on where gradients come late: what the correction of staleness is for.
+
+In a loss of one weight and of curvature c, momentum converges if c times the learning rate is below 2 (1 + momentum). Five
+steps of lateness bring this bound down to a 180th. All bounds below are by the roots of the recurrence.
+"""
+
+from collections import deque
+
+import pytest
+import torch
+from torch import nn
+
+from shared.model.chain import build_chain
+from shared.registry import OptimizerConfig
+from shared.training.policies import KeptGraph, Replay
+from shared.training.recipe import Recipe, ScheduleConfig
+from shared.training.stage import lone_stage
+
+RATE = 0.1
+STEPS = 2000
+
+
+def converges(curvature: float, staleness: int, correction: str) -> bool:
+    """Train one weight, whose loss is curvature times its square over 2, and tell whether it gets to nothing."""
+    module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Identity())
+    nn.init.ones_(module[0].weight)
+    recipe = Recipe(
+        optimizer=OptimizerConfig(learning_rate=RATE, momentum=0.9),
+        schedule=ScheduleConfig(),
+        loss="mse",
+        seed=0,
+        steps_per_epoch=STEPS,
+        total_steps=STEPS,
+        staleness_correction=correction,
+    )
+    chain, one = build_chain(module, torch.ones(1, 1)), torch.ones(1, 1)
+    stage = lone_stage(chain, 0, 1, recipe, torch.device("cpu"))
+    policy = (Replay if staleness else KeptGraph)(stage)
+    waiting: deque[tuple[int, torch.Tensor]] = deque()
+    for step in range(STEPS):
+        (feature,) = policy.forward(step, (one,))
+        waiting.append((step, curvature * feature))
+        if len(waiting) > staleness:
+            oldest, gradient = waiting.popleft()
+            policy.backward(oldest, (gradient,))
+            stage.update(oldest, is_late=staleness > 0)
+        if feature.abs() > 100:
+            return False
+    return bool(feature.abs() < 0.1)
+
+
+@pytest.mark.parametrize(
+    ("staleness", "correction", "bound"),
+    [
+        (0, "none", 37.8),
+        pytest.param(0, "prediction", 37.8, marks=pytest.mark.slow),
+        (1, "none", 1.0),
+        (1, "prediction", 25.4),
+        (5, "none", 0.213),
+        (5, "prediction", 1.92),
+        pytest.param(16, "none", 0.0746, marks=pytest.mark.slow),
+        pytest.param(16, "prediction", 0.242, marks=pytest.mark.slow),
+    ],
+)
+def test_training_is_stable_up_to_a_curvature_which_the_correction_raises(staleness, correction, bound):
+    """bound: of curvature times learning rate over 1 - momentum, which is what all gradients together move a weight by."""
+    curvature = bound * (1 - 0.9) / RATE
+    assert converges(curvature * 0.9, staleness, correction)
+    assert not converges(curvature * 1.15, staleness, correction)
