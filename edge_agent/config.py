@@ -212,7 +212,7 @@ class EdgeConfig(Config):
             return deployment.staleness_correction
         is_late = max(deployment.staleness_schedule.values) > 0
         keeps_features = deployment.recall or deployment.changes is not None
-        suits = deployment.backward == "replay" and not keeps_features and self.member is None
+        suits = not keeps_features and self.member is None
         return "prediction" if is_late and suits and self._against_prediction() is None else "none"
 
     @property

@@ -20,7 +20,7 @@ CYCLE = 'training.schedule={name="onecycle"}'
         ("deployment.staleness=[[0, 0], [3, 2]]", ADAM),
         (LATE, ADAM, 'training.schedule={name="onecycle", cycle_momentum=false}'),
         (PREDICTED, ADAM),
-        (LATE, PREDICTED, ADAM, "deployment.backward=stash"),
+        (LATE, ADAM, "deployment.backward=stash"),
     ],
 )
 def test_weights_are_predicted_by_themselves_where_gradients_are_late(flags):
@@ -35,7 +35,6 @@ def test_weights_are_predicted_by_themselves_where_gradients_are_late(flags):
         (LATE, 'training.optimizer={name="adagrad"}'),
         (LATE, ADAM, *PLATEAU),
         (LATE, ADAM, CYCLE),
-        (LATE, ADAM, "deployment.backward=stash"),
         (LATE, ADAM, "deployment.changes=topk1"),
         (LATE, ADAM, 'group={name="line", rank=0, size=2}', "data.shard=rank"),
         (LATE, ADAM, "deployment.staleness_correction=none"),
