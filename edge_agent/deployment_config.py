@@ -110,8 +110,9 @@ class DeploymentConfig(Section):
     """Correction of the staleness of features. "prediction" computes the features of a batch with weights moved along the
     optimizer's momentum, by as many updates as come before the batch's own; with sgd twice as far, and the blocks of a stage
     that waits for error gradients have a momentum of at least 0.99, in which a gradient acts for longer and as much in all.
-    It costs a copy of the weights of such a stage, and does nothing with K = 0. For sgd and rmsprop with a momentum, adam
-    and adamw; not in a group. "auto" is "prediction" where `staleness` is above 0, `changes` is left out and it can be."""
+    It costs a copy of the weights of such a stage, two where sgd has no momentum otherwise, and does nothing with K = 0. For
+    sgd, adam, adamw, and rmsprop with a momentum; not in a group. "auto" is "prediction" where `staleness` is above 0,
+    `changes` is left out and it can be."""
     feedback: Literal["batch", "literal", "off"] = "batch"
     """Compensation of the error of a lossy codec in the error gradient: with the batch size in the second-order term,
     as the paper prints it, or not at all."""

@@ -81,7 +81,7 @@ class BlockReceiver:
         # A replica is of the placement of its time.
         version = session.worker.placement.version if self.checkpoint is None else frame.placement_version
         held = session.blocks.held
-        block, config, averaged = held.chain.blocks[index], held.recipe.optimizer, held.recipe.ema is not None
+        block, config, averaged = held.chain.blocks[index], held.recipe.optimizer_of_states, held.recipe.ema is not None
         wanted = frozen_key(index) if is_frozen else block_key(index)
         limit = (
             block_state.max_frozen_bytes(block)
@@ -143,7 +143,9 @@ def check_replica(session: Session, index: int, data: bytes | memoryview) -> Non
 def _state_in(session: Session, index: int, data: bytes | memoryview) -> BlockTensors:
     held = session.blocks.held
     recipe = held.recipe
-    return block_state.from_file(held.chain.blocks[index], recipe.optimizer, data, averaged=recipe.ema is not None)
+    return block_state.from_file(
+        held.chain.blocks[index], recipe.optimizer_of_states, data, averaged=recipe.ema is not None
+    )
 
 
 def _check_bytes(tensor: TensorSpec) -> None:

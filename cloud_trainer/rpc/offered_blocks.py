@@ -144,7 +144,7 @@ class OfferedBlocks:
                 request.peer.session_id,
                 index,
                 block_state.max_serialized_bytes(
-                    held.chain.blocks[index], held.recipe.optimizer, averaged=held.recipe.ema is not None
+                    held.chain.blocks[index], held.recipe.optimizer_of_states, averaged=held.recipe.ema is not None
                 ),
                 weights_only=wanted.weights_only,
                 checkpoint=name,

@@ -118,7 +118,7 @@ def open_model(request: OpenSessionRequest, allowed: Sequence[str], limits: Limi
     chain = with_types(chain, recipe.other_precisions, example.example())
     averaged = recipe.ema is not None
     block_bytes = [
-        block_state.max_serialized_bytes(block, recipe.optimizer, averaged=averaged) for block in chain.blocks
+        block_state.max_serialized_bytes(block, recipe.optimizer_of_states, averaged=averaged) for block in chain.blocks
     ]
     frozen_bytes = [block_state.max_frozen_bytes(block) for block in chain.blocks if block_state.frozen(block)]
     metric_bytes = limits.metric_bytes if recipe.metrics else 0

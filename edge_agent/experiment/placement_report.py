@@ -175,7 +175,7 @@ def memory_of(workload: Workload, plan: StepPlan, worker: str) -> Memory:
     held = [chain.blocks[block] for block in held_blocks(placement, worker)]
     owned = [block for block in held if placement.owner(block.index) == worker]
     learnt = _bytes(_learnt(owned))
-    state_bytes = partial(optimizer_bytes, config=config.training.optimizer)
+    state_bytes = partial(optimizer_bytes, config=workload.recipe.optimizer_of_states)
     activations = waiting = 0
     for stage in stages(placement, worker, model):
         if not model.answered_slots(stage.first, stage.stop):

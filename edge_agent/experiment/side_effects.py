@@ -138,7 +138,7 @@ class _Trial:
         if done is None:
             return None
         self._check_own_parameters(done.besides)
-        check_sparse([name for name, value in self._names.items() if id(value) in done.sparse], self._recipe.optimizer)
+        check_sparse([name for name, value in self._names.items() if id(value) in done.sparse], self._recipe)
         of_blocks = [set(map(id, block.named_parameters().values())) for block in self._blocks]
         self.sparse = [index for index, own in enumerate(of_blocks) if own & done.sparse]
         return _Together(passed, done.loss, done.gradients, done.besides)

@@ -166,7 +166,7 @@ class DeviceWorker:
         of = self._held.chain.blocks[block]
         recipe = self._held.recipe
         tensors = await threads.compute.run(
-            partial(block_state.from_file, of, recipe.optimizer, state, averaged=recipe.ema is not None)
+            partial(block_state.from_file, of, recipe.optimizer_of_states, state, averaged=recipe.ema is not None)
         )
         if checkpoint is None:
             self._arriving[block] = tensors

@@ -57,7 +57,7 @@ class OpenSession:
         where training has changed frozen parameters, which no worker gives.
         """
         chain, held, averages = self.experiment.chain, self.experiment.held, dict[str, Tensor]()
-        config = held.recipe.optimizer if averaged else None
+        config = held.recipe.optimizer_of_states if averaged else None
         await self.retry.run(partial(self.check_frozen, range(len(chain.blocks))))
         for index in held.indices if averaged else ():
             averages |= block_state.averages_in(held.block_tensors(index))

@@ -87,7 +87,7 @@ def _part_bytes(experiment: Experiment) -> int:
     tensors = [*learning, *(buffer for block in blocks for buffer in block.named_buffers().values())]
     averages = learning if experiment.recipe.ema is not None else ()
     weights: int = sum(tensor.nbytes for tensor in (*tensors, *averages))
-    return weights + optimizer_bytes(learning, experiment.recipe.optimizer)
+    return weights + optimizer_bytes(learning, experiment.recipe.optimizer_of_states)
 
 
 def free_bytes_at(path: Path) -> int:

@@ -238,7 +238,7 @@ class TrainerWorker:
         """Download as `BlockSource` says."""
         experiment = self._state.experiment
         of, recipe = experiment.chain.blocks[block], experiment.recipe
-        limit = block_state.max_serialized_bytes(of, recipe.optimizer, averaged=recipe.ema is not None)
+        limit = block_state.max_serialized_bytes(of, recipe.optimizer_of_states, averaged=recipe.ema is not None)
         return await self.client.download_block(
             self.session_id, block, limit, weights_only=weights_only, checkpoint=checkpoint
         )

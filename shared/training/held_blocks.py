@@ -21,7 +21,7 @@ from shared.training.clipping import SKIP, BlockNorms, Clipping
 from shared.training.kept_features import KeptFeatures
 from shared.training.loss_scale import LossScale
 from shared.training.optimizers import Grouping, build_optimizer
-from shared.training.prediction import predict, set_momentum
+from shared.training.prediction import drop_momentum, predict, set_momentum
 from shared.training.range_updates import RangeUpdates
 from shared.training.recipe import Recipe
 from shared.training.schedule import set_rates
@@ -302,11 +302,11 @@ class HeldBlocks:
     def check_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Refuse a state that does not fit one of the chain's blocks under this recipe. Raises ProtocolError."""
         averaged = self._averages is not None
-        block_state.check(self.chain.blocks[index], self.recipe.optimizer, tensors, averaged=averaged)
+        block_state.check(self.chain.blocks[index], self.recipe.optimizer_of_states, tensors, averaged=averaged)
 
     def load_block(self, index: int, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state of a block that is held. Raises ProtocolError, and changes nothing, if it does not fit."""
-        config = self.recipe.optimizer
+        config = self.recipe.optimizer_of_states
         block_state.restore(self.chain.blocks[index], self._optimizer, config, tensors, self._averages)
         self._accumulated.pop(index, None)
         self._range_updates.forget()
@@ -325,6 +325,8 @@ class HeldBlocks:
         if self._optimizer is None:
             return
         with failures_of("the update of", self.chain.blocks[index]):
+            if self._momentum is not None:
+                drop_momentum(self._optimizer, self._momentum, self._learning[index].values())
             self._range_updates.update(self._optimizer, self._learning[index], one, gradients, step, self.rate_drops)
         if self.recipe.ema is not None and self._averages is not None:
             self._range_updates.average(self._averages, self._learning[index], one, step, self.recipe.ema.decay)

@@ -13,7 +13,7 @@ from shared.config import OneOf, Section, ShortSection
 from shared.config.choices import refuse_unused
 from shared.model.learning import FrozenMode, Learning
 from shared.registry import LossConfig, MetricConfig, OptimizerConfig, Precision, Precisions, codec_names
-from shared.registry.corrections import StalenessCorrection, momentum_of
+from shared.registry.corrections import StalenessCorrection, momentum_of, with_kept_momentum
 from shared.registry.metrics import MOST_METRICS
 
 _SCHEDULE_KEYS = {
@@ -266,6 +266,11 @@ class Recipe(Section):
         return by_epochs and self.total_steps <= self.steps_per_epoch
 
     @property
+    def optimizer_of_states(self) -> OptimizerConfig:
+        """The optimizer whose state blocks have at most: with the momentum that they have while gradients come late."""
+        return with_kept_momentum(self.optimizer, self.staleness_correction)
+
+    @property
     def learning(self) -> Learning:
         """The choice of what learns."""
         return Learning(self.frozen, self.learns, self.frozen_mode)
@@ -275,8 +280,8 @@ def against_prediction(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> 
     """Say why weights cannot be predicted, in words that follow "which"; None where they can."""
     if momentum_of(optimizer) is None:
         return (
-            f"follows the momentum of the optimizer, and {optimizer.name} has none; take sgd or rmsprop with a momentum above "
-            '0, adam or adamw, or set it to "none"'
+            f"follows the momentum of the optimizer, and {optimizer.name} has none; take sgd, adam, adamw, or rmsprop with "
+            'a momentum above 0, or set it to "none"'
         )
     if schedule.name == "plateau":
         return 'goes by rates that are known before, and plateau has none; set the correction to "none"'

@@ -23,7 +23,7 @@ decay near 1 this bound is highest if weights are predicted for 1.5 to 2 K updat
 
 class SgdSettings(OptimizerSettings):
     momentum: BelowOne = 0.0
-    """Share of the last update that is kept. Where gradients come late, `deployment.staleness_correction` may raise it."""
+    """Share of the last update that is kept. Where gradients come late, `deployment.staleness_correction` raises it."""
     nesterov: bool = False
     """Nesterov's form of momentum. Where that raises the momentum, predicted weights take its place."""
 
@@ -42,14 +42,12 @@ def _state(shape: Shape, settings: SgdSettings) -> StateShapes:
     return {"momentum_buffer": StateShape(shape)} if settings.momentum else {}
 
 
-def _momentum(settings: SgdSettings) -> Momentum | None:
-    if not settings.momentum:
-        return None
+def _momentum(settings: SgdSettings) -> Momentum:
     decay = max(settings.momentum, LONG_DECAY)
     dampening = 1 - (1 - decay) / (1 - settings.momentum)
     # Nesterov's update looks ahead as a prediction does, which takes its place.
     entries = {"momentum": decay, "dampening": dampening, "nesterov": False}
-    return Momentum("momentum_buffer", decay, LONG_LEAD, entries)
+    return Momentum("momentum_buffer", decay, LONG_LEAD, entries, is_own=settings.momentum > 0)
 
 
 SGD = OptimizerSpec("sgd", SgdSettings, "torch.optim:SGD", _keywords, _state, _momentum)

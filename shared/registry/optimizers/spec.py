@@ -81,6 +81,8 @@ class Momentum:
     """Entries of the optimizer's groups that make its momentum this long while gradients come late; empty where it is as long
     anyway. With them a steady gradient moves a weight as fast, and the tensor has the same scale. Without an earlier update the
     tensor begins with zeros."""
+    is_own: bool = True
+    """False if the optimizer keeps no such tensor but while gradients come late."""
     square: str | None = None
     """Name of the running mean of squared gradients; None where nothing is divided by it."""
     square_decay: float = 0.0

@@ -63,11 +63,12 @@ class Grouping:
             left -= names.chosen(left, "no parameter that learns and is in no earlier group")
 
 
-def check_sparse(names: Iterable[str], config: OptimizerConfig) -> None:
+def check_sparse(names: Iterable[str], recipe: Recipe) -> None:
     """Refuse parameters with sparse gradients, as of an embedding with sparse=True, where an update cannot take these.
 
     Raises ModelError.
     """
+    config = recipe.optimizer
     grouping = Grouping(config)
     decays = (config.weight_decay, *(group.weight_decay for group in config.groups))
     for name in names:
@@ -76,6 +77,8 @@ def check_sparse(names: Iterable[str], config: OptimizerConfig) -> None:
             why = f"training.optimizer {config.name!r} takes none: choose one of {', '.join(_SPARSE)}"
         elif getattr(settings_of(config), "momentum", None):
             why = "momentum would be sparse, too, which no file takes: leave it out"
+        elif recipe.optimizer_of_states != config:
+            why = 'deployment.staleness_correction would update all of it each time, by a momentum: set it to "none"'
         elif config.clip_norm is not None:
             why = "clip_norm has no norm of them: leave it out"
         elif config.weight_decay if decay is None else decay:
@@ -210,4 +213,4 @@ def optimizer_bytes(parameters: Iterable[Tensor], config: OptimizerConfig) -> in
 def update_memory(recipe: Recipe) -> UpdateMemory:
     """Return the memory that updates take under a recipe."""
     copies = 1 + (recipe.accumulate_batches > 1) + (recipe.staleness_correction != "none") + (recipe.ema is not None)
-    return UpdateMemory(partial(optimizer_bytes, config=recipe.optimizer), copies)
+    return UpdateMemory(partial(optimizer_bytes, config=recipe.optimizer_of_states), copies)

@@ -26,6 +26,8 @@ MILESTONES = '{name="multistep", milestones=[2]}'
 AVERAGED = ("training.ema={decay=0.9}",)
 PREDICTED = ('deployment.staleness_correction="prediction"',)
 LONG_MOMENTUM = (*PREDICTED, f"training.optimizer={OPTIMIZERS['nesterov']}")
+PLAIN_SGD = (*PREDICTED, 'training.optimizer={name="sgd", learning_rate=0.05}')
+"""Late gradients give it the momentum that it has not otherwise."""
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
     pytest.param("chain of three", "cnn", "replay", LOSSY, marks=pytest.mark.slow),
@@ -96,6 +98,7 @@ MIXED = ('training.precision={edge="bf16", far="fp16"}',)
     [
         pytest.param((), id="by block"),
         pytest.param((*PREDICTED, *AVERAGED), id="with weights that are predicted, and averaged"),
+        pytest.param(PLAIN_SGD, id="with a momentum while gradients come late"),
         pytest.param(CLIPPED_TOGETHER, id="together", marks=pytest.mark.full),
         pytest.param(HALF, id="in float16", marks=pytest.mark.full),
         pytest.param(MIXED, id="each in its own precision", marks=pytest.mark.full),
@@ -115,7 +118,7 @@ async def test_changes_of_placement_are_repeated_where_they_were(updates, tmp_pa
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("correction", [(), PREDICTED])
+@pytest.mark.parametrize("correction", [(), PREDICTED, PLAIN_SGD])
 def test_a_run_that_was_killed_and_went_on_is_repeated_as_if_it_had_not_been(correction, tmp_path):
     out, steps = tmp_path / "out", 400
     kept = [f"checkpoints.location={tmp_path / 'edge'}", "checkpoints.every_steps=20", "compute.threads=1"]

@@ -18,6 +18,7 @@ CYCLE = 'training.schedule={name="onecycle"}'
         (LATE, MOMENTUM),
         (LATE, ADAM),
         ("deployment.staleness=[[0, 0], [3, 2]]", ADAM),
+        (LATE, 'training.optimizer={name="sgd"}'),
         (LATE, ADAM, 'training.schedule={name="onecycle", cycle_momentum=false}'),
         (PREDICTED, ADAM),
         (LATE, ADAM, "deployment.backward=stash"),
@@ -31,7 +32,7 @@ def test_weights_are_predicted_by_themselves_where_gradients_are_late(flags):
     "flags",
     [
         (ADAM,),
-        (LATE, 'training.optimizer={name="sgd"}'),
+        (LATE, 'training.optimizer={name="rmsprop"}'),
         (LATE, 'training.optimizer={name="adagrad"}'),
         (LATE, ADAM, *PLATEAU),
         (LATE, ADAM, CYCLE),
@@ -47,7 +48,10 @@ def test_weights_stay_where_nothing_is_late_or_they_cannot_be_predicted(flags):
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (('training.optimizer={name="sgd"}',), "sgd has none; take sgd or rmsprop with a momentum above 0"),
+        (
+            ('training.optimizer={name="rmsprop"}',),
+            "rmsprop has none; take sgd, adam, adamw, or rmsprop with a momentum",
+        ),
         ((ADAM, *PLATEAU), "plateau has none; set the correction"),
         ((ADAM, CYCLE), "set training.schedule.cycle_momentum = false"),
     ],

@@ -68,7 +68,10 @@ ROWS = {
         (model(f"{KINDS}:updating"), "takes the gradient of '2.weight' away .* leave the hook out")
     ],
     "merges adapters in `eval()`": [(model(f"{KINDS}:merging", first=0.1), "merge adapters afterwards")],
-    "has sparse gradients, with clipping, weight decay, or other optimizers than sgd and adagrad": [
+    (
+        "has sparse gradients, with momentum, clipping, weight decay, predicted weights, "
+        "or other optimizers than sgd and adagrad"
+    ): [
         (
             model(f"{KINDS}:looked_up", 'training.optimizer={name="adamw"}'),
             "'2.table' is sparse.* choose one of sgd, adagrad",
@@ -79,13 +82,17 @@ ROWS = {
             model(f"{KINDS}:looked_up", f"{SGD}, weight_decay=0.1}}"),
             "'2.table' is sparse.* by a group of the optimizer",
         ),
+        (model(f"{KINDS}:looked_up", "deployment.staleness=1"), "'2.table' is sparse.* set it to \"none\""),
     ],
     'computes forwards again in its backward (`torch.utils.checkpoint`), with `backward = "stash"`': [
         (model(f"{KINDS}:checkpointed", 'deployment.backward="stash"'), 'set it to "replay"')
     ],
     "changes its weights in its forward, with K > 0": [
         (model(f"{KINDS}:initialised", "deployment.staleness=1", as_buffer=True), "set deployment.staleness = 0"),
-        (model(f"{KINDS}:looked_up", "deployment.staleness=1", max_norm=1.0), "set deployment.staleness = 0"),
+        (
+            model(f"{KINDS}:looked_up", "deployment.staleness=1", "deployment.staleness_correction=none", max_norm=1.0),
+            "set deployment.staleness = 0",
+        ),
     ],
 }
 ELSEWHERE = {

@@ -48,12 +48,15 @@ def trained(module: nn.Module, placement: Placement, batches, told: Recipe | Non
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("limit", range(6))
-@pytest.mark.parametrize(("optimizer", "correction"), [("adam", "none"), ("adam", "prediction"), ("sgd", "prediction")])
-def test_over_a_slow_link_every_gradient_is_as_late_as_allowed(limit, policy, optimizer, correction):
+@pytest.mark.parametrize(
+    ("optimizer", "momentum", "correction"),
+    [("adam", 0.0, "none"), ("adam", 0.0, "prediction"), ("sgd", 0.9, "prediction"), ("sgd", 0.0, "prediction")],
+)
+def test_over_a_slow_link_every_gradient_is_as_late_as_allowed(limit, policy, optimizer, momentum, correction):
     """A stricter rule would leave the link waiting."""
     told = recipe(optimizer).model_copy(update={"staleness_correction": correction})
-    if optimizer == "sgd":
-        told = told.model_copy(update={"optimizer": told.optimizer.model_copy(update={"momentum": 0.9})})
+    if momentum:
+        told = told.model_copy(update={"optimizer": told.optimizer.model_copy(update={"momentum": momentum})})
     batches = [batch_of(step, SAMPLES) for step in range(STEPS)]
     scheme, module = Scheme(limit, policy), built("dropping")
     session = trained(module, at_cut(CUT, scheme), batches, told, backward=policy, wires=far_away)

@@ -27,6 +27,7 @@ from shared.training.optimizers import (
     optimizer_bytes,
     state_layout,
 )
+from tests.support.late_stages import recipe as recipe_of
 from tests.support.plain import assert_same_bits, plain_optimizer
 
 OWN = "tests.support.models.optimizers"
@@ -240,14 +241,20 @@ def test_parameters_of_a_group_have_its_rate_and_decay(config):
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "adamw"])
 def test_a_sparse_gradient_is_refused_beside_an_optimizer_that_takes_none(name):
-    config = OptimizerConfig(name=name, weight_decay=0.0)
+    told = recipe_of(OptimizerConfig(name=name, weight_decay=0.0))
     if name != "adamw":
-        check_sparse(["0.weight"], config)
+        check_sparse(["0.weight"], told)
         return
     with pytest.raises(
         ModelError, match=r"the gradient of '0.weight' is sparse, .* make the embedding with sparse=False"
     ):
-        check_sparse(["0.weight"], config)
+        check_sparse(["0.weight"], told)
+
+
+def test_a_sparse_gradient_is_refused_where_it_would_have_a_momentum_while_it_comes_late():
+    told = recipe_of(OptimizerConfig(name="sgd"), staleness_correction="prediction")
+    with pytest.raises(ModelError, match=r'deployment\.staleness_correction .* set it to "none"'):
+        check_sparse(["0.weight"], told)
 
 
 @pytest.mark.parametrize(

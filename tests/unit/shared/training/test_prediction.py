@@ -13,7 +13,7 @@ from shared.errors import ModelError
 from shared.model.chain import build_chain
 from shared.registry import POLICIES, OptimizerConfig
 from shared.registry.corrections import momentum_of
-from shared.registry.optimizers.sgd import LONG_LEAD
+from shared.registry.optimizers.sgd import LONG_DECAY, LONG_LEAD
 from shared.training.optimizers.building import build_optimizer
 from shared.training.policies import Replay, policy_by_name
 from shared.training.prediction import predict, set_momentum
@@ -25,10 +25,10 @@ from tests.support.plain import assert_same_bits
 
 
 @settings(max_examples=examples(60))
-@given(st.floats(0.05, 0.999), st.booleans(), st.integers(1, 8), st.integers(1, 5), st.integers(0, 99))
+@given(st.just(0.0) | st.floats(0.05, 0.999), st.booleans(), st.integers(1, 8), st.integers(1, 5), st.integers(0, 99))
 def test_with_momentum_alone_it_is_twice_the_way_of_updates_without_gradients(decay, nesterov, done, pending, seed):
     torch.manual_seed(seed)
-    config = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=decay, nesterov=nesterov)
+    config = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=decay, nesterov=nesterov and decay > 0)
     parameter = nn.Parameter(torch.randn(7))
     optimizer = build_optimizer({"weight": parameter}, config)
     told = Recipe(optimizer=config, schedule=ScheduleConfig(), loss="mse", seed=0, steps_per_epoch=9, total_steps=99)
@@ -62,6 +62,25 @@ def test_a_steady_gradient_moves_a_weight_as_fast_whether_it_comes_late_or_not(d
         optimizer.step()
         if step >= 1490:
             torch.testing.assert_close(before - parameter.detach(), 0.1 * gradient / (1 - decay), rtol=1e-4, atol=0)
+
+
+def test_what_has_no_momentum_of_its_own_has_it_while_gradients_come_late_alone():
+    config = OptimizerConfig(name="sgd", learning_rate=0.1)
+    momentum = momentum_of(config)
+    assert momentum is not None
+    late, other, unused = (nn.Parameter(torch.zeros(2)) for _ in range(3))
+    optimizer = build_optimizer({"late": late, "other": other, "unused": unused}, config)
+    for parameter in (late, other, unused):
+        parameter.grad = torch.ones(2)
+    set_momentum(optimizer, momentum, is_late=True)
+    optimizer.step()
+    torch.testing.assert_close(late.detach(), torch.full((2,), -0.1 * (1 - LONG_DECAY)))
+    before = other.detach().clone()
+    late.grad = unused.grad = None
+    set_momentum(optimizer, momentum, is_late=False)
+    optimizer.step()
+    torch.testing.assert_close(other.detach() - before, torch.full((2,), -0.1))
+    assert [momentum.key in optimizer.state[one] for one in (late, other, unused)] == [True, False, True]
 
 
 GOING_ON = [
