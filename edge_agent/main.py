@@ -139,6 +139,7 @@ def model(
         from shared.model.build import build_checked_chain, parse_kwargs
         from shared.model.learning import Learning
         from shared.model.spec import parse_examples
+        from shared.registry.corrections import with_kept_momentum
         from shared.training.optimizers import optimizer_bytes
 
     loaded, first_weights = load_edge_config(config, overrides), None
@@ -155,7 +156,10 @@ def model(
     else:
         missing = "--example" if example is None else "--factory"
         raise ConfigError(f"{missing} is missing; give --factory and --example, or neither, for what --config says")
-    rows = describe_chain(chain, partial(optimizer_bytes, config=loaded.training.optimizer))
+    rows = describe_chain(
+        chain,
+        partial(optimizer_bytes, config=with_kept_momentum(loaded.training.optimizer, loaded.staleness_correction)),
+    )
     seams = seams_of(chain) if explain else None
     if as_json:
         typer.echo(to_json(rows, seams))

@@ -122,7 +122,8 @@ _FIRST_TEN = Learning(frozen=("stem*", *(f"bottleneck{number}.*" for number in r
 _PROBE = Learning(learns=("classifier*",), frozen_mode="eval")
 _FEW = 4000
 _EXPONENTIAL = (0.6,)
-"""Milestones in the place of the exponential schedule of Table 2, which has this factor and does not say how often it acts."""
+"""Share of the epochs after which the rate is a tenth: the exponential schedule of Table 2 has a factor of 0.1, and does not
+say how often it acts."""
 _STANDS_FOR_RESNET50 = "EfficientNet-Lite0 in the place of ResNet50, whose weights no registry has"
 
 

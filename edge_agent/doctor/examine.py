@@ -127,7 +127,7 @@ def check_placement(config: EdgeConfig) -> tuple[list[Finding], tuple[TrainerAdd
     except ConfigError as error:
         return [fix("placement", str(error), "correct this file, or leave placement.file out")], config.all_trainers
     if len(asked) > 1 and not config.placement.given:
-        remedy = "say in [placement] which blocks each of them runs before edge-agent run; profile needs none"
+        remedy = "one of them runs the blocks behind the cut; say in [placement] where several are to"
         return [advise("placement", f"none, for {len(asked)} trainers", remedy)], asked
     return [], asked
 

@@ -13,6 +13,7 @@ from shared.model.chain import Block, Chain
 from shared.model.features import specs_bytes
 from shared.training import block_state
 from shared.training.measure import measure_stage, untouched
+from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import Replay, policy_of_stage
 from shared.training.stage import lone_stage
 
@@ -23,7 +24,7 @@ class TriedBlock(NamedTuple):
     seconds: float
     """Seconds of one step on this device."""
     bytes: int
-    """Bytes that moving it carries: parameters, buffers and the optimizer's state after an update; 0 where it is
+    """Bytes that moving it carries: parameters, buffers and all that the optimizer may keep for them; 0 where it is
     static."""
 
 
@@ -38,8 +39,10 @@ def _try_block(experiment: Experiment, block: Block) -> TriedBlock:
     stage = lone_stage(chain, first, first + 1, experiment.recipe, experiment.held.device)
     wanted = chain.gradients_return(first)
     (measured,) = measure_stage(stage, chain.features[first], input_gradient=wanted, repeats=1)
-    state = stage.held.block_tensors(first).values()
-    return TriedBlock(measured.total, 0 if block_state.is_static(block) else sum(tensor.nbytes for tensor in state))
+    state = stage.held.block_tensors(first)
+    kept = sum(tensor.nbytes for name, tensor in state.items() if not name.startswith("optimizer/"))
+    kept += optimizer_bytes(block.named_parameters().values(), experiment.recipe.optimizer_of_states)
+    return TriedBlock(measured.total, 0 if block_state.is_static(block) else kept)
 
 
 def profiled_blocks(chain: Chain, tried: Sequence[TriedBlock]) -> tuple[ProfiledBlock, ...]:

@@ -21,7 +21,7 @@ from shared.training.clipping import SKIP, BlockNorms, Clipping
 from shared.training.kept_features import KeptFeatures
 from shared.training.loss_scale import LossScale
 from shared.training.optimizers import Grouping, build_optimizer
-from shared.training.prediction import drop_momentum, predict, set_momentum
+from shared.training.prediction import predict, set_momentum
 from shared.training.range_updates import RangeUpdates
 from shared.training.recipe import Recipe
 from shared.training.schedule import set_rates
@@ -325,8 +325,6 @@ class HeldBlocks:
         if self._optimizer is None:
             return
         with failures_of("the update of", self.chain.blocks[index]):
-            if self._momentum is not None:
-                drop_momentum(self._optimizer, self._momentum, self._learning[index].values())
             self._range_updates.update(self._optimizer, self._learning[index], one, gradients, step, self.rate_drops)
         if self.recipe.ema is not None and self._averages is not None:
             self._range_updates.average(self._averages, self._learning[index], one, step, self.recipe.ema.decay)

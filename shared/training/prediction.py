@@ -12,7 +12,7 @@ which a gradient moves a weight as far in all as before (Ajanthan et al. 2025, a
 All follows from the optimizer's state, the recipe and the placement.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -56,18 +56,14 @@ def set_momentum(optimizer: torch.optim.Optimizer, momentum: Momentum, *, is_lat
     for group in optimizer.param_groups:
         if not is_late:
             group.update({name: optimizer.defaults[name] for name in momentum.entries})
-            drop_momentum(optimizer, momentum, (one for one in group["params"] if one.grad is not None))
+            for parameter in () if momentum.is_own else group["params"]:
+                if parameter.grad is not None:
+                    optimizer.state[parameter].pop(momentum.key, None)
             continue
         group.update(momentum.entries)
         for parameter in group["params"]:  # without the tensor the first gradient would count as several
             if parameter.grad is not None and momentum.key not in (state := optimizer.state[parameter]):
                 state[momentum.key] = torch.zeros_like(parameter, requires_grad=False)
-
-
-def drop_momentum(optimizer: torch.optim.Optimizer, momentum: Momentum, parameters: Iterable[nn.Parameter]) -> None:
-    """Drop the tensors of parameters whose gradients do not come late any more, where the optimizer has none of its own."""
-    for parameter in () if momentum.is_own else parameters:
-        optimizer.state[parameter].pop(momentum.key, None)
 
 
 def _move(momentum: Momentum, copies: list[Tensor], states: list[dict[str, Any]], way: float) -> None:

@@ -278,14 +278,15 @@ class Recipe(Section):
 
 def against_prediction(optimizer: OptimizerConfig, schedule: ScheduleConfig) -> str | None:
     """Say why weights cannot be predicted, in words that follow "which"; None where they can."""
-    if momentum_of(optimizer) is None:
+    momentum = momentum_of(optimizer)
+    if momentum is None:
         return (
             f"follows the momentum of the optimizer, and {optimizer.name} has none; take sgd, adam, adamw, or rmsprop with "
             'a momentum above 0, or set it to "none"'
         )
     if schedule.name == "plateau":
         return 'goes by rates that are known before, and plateau has none; set the correction to "none"'
-    if schedule.name == "onecycle" and schedule.cycle_momentum:
+    if schedule.name == "onecycle" and schedule.cycle_momentum and momentum.is_own:
         return (
             "goes by a momentum that stays, and onecycle changes it; set training.schedule.cycle_momentum = false, or the "
             'correction to "none"'

@@ -23,7 +23,7 @@ decay near 1 this bound is highest if weights are predicted for 1.5 to 2 K updat
 
 class SgdSettings(OptimizerSettings):
     momentum: BelowOne = 0.0
-    """Share of the last update that is kept. Where gradients come late, `deployment.staleness_correction` raises it."""
+    """Share of the last update that is kept. Where gradients come late, `deployment.staleness_correction` may raise it."""
     nesterov: bool = False
     """Nesterov's form of momentum. Where that raises the momentum, predicted weights take its place."""
 

@@ -82,7 +82,8 @@ class Momentum:
     anyway. With them a steady gradient moves a weight as fast, and the tensor has the same scale. Without an earlier update the
     tensor begins with zeros."""
     is_own: bool = True
-    """False if the optimizer keeps no such tensor but while gradients come late."""
+    """False if the optimizer keeps no such tensor but while gradients come late: it begins with zeros whenever they begin to,
+    so that weights move by little at first."""
     square: str | None = None
     """Name of the running mean of squared gradients; None where nothing is divided by it."""
     square_decay: float = 0.0

@@ -19,6 +19,7 @@ CYCLE = 'training.schedule={name="onecycle"}'
         (LATE, ADAM),
         ("deployment.staleness=[[0, 0], [3, 2]]", ADAM),
         (LATE, 'training.optimizer={name="sgd"}'),
+        (LATE, 'training.optimizer={name="sgd"}', CYCLE),
         (LATE, ADAM, 'training.schedule={name="onecycle", cycle_momentum=false}'),
         (PREDICTED, ADAM),
         (LATE, ADAM, "deployment.backward=stash"),

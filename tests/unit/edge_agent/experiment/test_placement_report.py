@@ -144,6 +144,14 @@ def test_weights_that_are_predicted_are_one_copy_more():
     assert predicted.total == plain.total + plain.gradients
 
 
+def test_sgd_without_momentum_has_one_where_weights_are_predicted():
+    late = (*CHAIN, "deployment.staleness=2", 'training.optimizer={name="sgd"}')
+    plain, predicted = (
+        of(reported(*late, f"deployment.staleness_correction={name}"), "near")[0] for name in ("none", "prediction")
+    )
+    assert predicted.total == plain.total + 2 * plain.gradients
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_samples_that_leave_before_their_step_are_in_memory_at_both_ends(tmp_path, ahead):
     chosen = Workload(edge_config(*flags("cnn", "adam"), *shared(tmp_path), f"data.ahead={ahead}"))

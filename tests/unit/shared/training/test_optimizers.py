@@ -172,6 +172,14 @@ def test_a_state_of_other_shapes_types_or_parts_is_refused(config):
             block_state.check(block, None, state)
 
 
+def test_a_block_has_the_momentum_of_late_gradients_under_a_correction_alone():
+    block, optimizer = block_of(OptimizerConfig(name="sgd", momentum=0.99))
+    state, plain = block_state.collect(block, optimizer), OptimizerConfig(name="sgd")
+    block_state.check(block, recipe_of(plain, staleness_correction="prediction").optimizer_of_states, state)
+    with pytest.raises(ProtocolError, match="fits no parameter"):
+        block_state.check(block, recipe_of(plain).optimizer_of_states, state)
+
+
 @configs
 def test_a_receiver_allows_the_whole_state_and_hardly_more(config):
     block, optimizer = block_of(config)
