@@ -81,6 +81,7 @@ class Agreement(NamedTuple):
         recipe = self.recipe.model_dump(mode="json", exclude=_OF_THE_FIRST)
         optimizer, schedule = recipe.pop("optimizer"), recipe.pop("schedule")
         return {
+            "protocol version": self.request.protocol_version,
             "model.factory": model.factory,
             "model.kwargs": model.kwargs_json,
             "deployment.staleness": self.staleness,

@@ -21,6 +21,7 @@ from edge_agent.sessions.stored_session import StoredSession, stored_sessions
 from shared.checkpoint import LocalFiles
 from shared.config import toml_value
 from shared.errors import ConfigError, DataError, StorageError
+from shared.version import NO_VERSION, PROTOCOL_VERSION
 
 W = TypeVar("W", bound=Workload)
 
@@ -81,7 +82,8 @@ def choose_session(
     """Choose the session to continue: the named one, or the newest that no process has open and whose settings allow it.
 
     config_for: the configuration under which a session would continue. None if a new run begins. Raises ConfigError for
-    the named session, and for one of the same experiment in which only settings that decide the result differ.
+    the named session, and for one of the same experiment in which only settings that decide the result, or the protocol,
+    differ.
     """
     refusal: ConfigError | None = None
     stored = [entry for entry in stored_sessions(folder) if session_id in (None, entry[0].session_id)]
@@ -91,11 +93,14 @@ def choose_session(
         config = config_for(record)
         free = _FREE - _EVALUATING if config.training.schedule.name == "plateau" else _FREE
         decisive = [change for change in _differences(record, config) if not _among(change.key, free)]
-        if not decisive:
+        is_of_now = record.protocol_version == PROTOCOL_VERSION
+        if is_of_now and not decisive:
             return Chosen(record.session_id, config)
         same = session_id is not None or not any(_among(change.key, _IDENTITY) for change in decisive)
         if same and checkpoint is not None:
-            refusal = refusal or _refusal(folder, record, decisive)
+            refusal = refusal or (
+                _refusal(folder, record, decisive) if is_of_now else _of_another_protocol(folder, record)
+            )
     if refusal is not None:
         raise refusal
     if session_id is not None:
@@ -204,6 +209,15 @@ def _refusal(folder: LocalFiles | None, record: SessionRecord, decisive: list[Di
         f"session {record.session_id} cannot go on with other settings, which would decide another result{moving}: "
         f"{'; '.join(map(str, decisive))}; put them back, or name no --config and have all settings from its record; or "
         f"give it up: after `edge-agent forget {record.session_id}{_flag_for(folder)}` a run begins from the start"
+    )
+
+
+def _of_another_protocol(folder: LocalFiles | None, record: SessionRecord) -> ConfigError:
+    spoken = "an older protocol" if record.protocol_version == NO_VERSION else f"protocol {record.protocol_version}"
+    return ConfigError(
+        f"session {record.session_id} was begun under {spoken}, and this agent speaks {PROTOCOL_VERSION}, by which a step may "
+        "have another result; go on with the version of Isthmus that began it, or give it up: after "
+        f"`edge-agent forget {record.session_id}{_flag_for(folder)}` a run begins from the start"
     )
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, JsonValue, SecretStr, model_validator
 from edge_agent.config import EdgeConfig
 from shared.client.config import SYSTEM
 from shared.config import Section
+from shared.version import NO_VERSION, PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from edge_agent.experiment.workload import Workload  # It imports torch, and most commands only read records.
@@ -36,6 +37,8 @@ class SessionRecord(Section):
     total_steps: int
     began: str
     """Time of its opening, as ISO 8601."""
+    protocol_version: int = NO_VERSION
+    """Protocol of the agent that began it; `NO_VERSION` in a record from before it was noted."""
     left_out: tuple[str, ...] = ()
     """Trainers without which the session continues, because they were away for too long."""
     shared: tuple[int, int] | None = None
@@ -70,6 +73,7 @@ class SessionRecord(Section):
             model=config.model.factory,
             total_steps=experiment.steps,
             began=datetime.now(UTC).isoformat(timespec="microseconds"),
+            protocol_version=PROTOCOL_VERSION,
         )
 
 

@@ -15,12 +15,14 @@ from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
 from edge_agent.experiment.experiment import Experiment
+from edge_agent.sessions import resuming
 from edge_agent.sessions.resuming import Resume, choose_session
 from edge_agent.sessions.session_record import SessionRecord
 from edge_agent.sessions.stored_session import StoredSession, sessions_folder
 from edge_agent.training.shutdown import Shutdown
 from isthmus import run_training
 from shared.errors import ConfigError, DataError, ExitCode, StoppedError
+from shared.version import PROTOCOL_VERSION
 from tests.support.commands import MLP, assert_one_sentence, spoken
 from tests.support.experiments import OPTIMIZERS
 from tests.support.plain import assert_same_bits, plain_state
@@ -170,6 +172,15 @@ def test_a_path_means_the_same_file_in_a_record_and_in_a_configuration(tmp_path,
     stored.begin()
     stored.release()
     assert choose_session(folder, lambda _: config, record.session_id).session_id == record.session_id
+
+
+async def test_a_session_of_another_protocol_is_refused(stopped, monkeypatch):
+    monkeypatch.setattr(resuming, "PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    says = f"was begun under protocol {PROTOCOL_VERSION}, and this agent speaks {PROTOCOL_VERSION + 1}, .* `edge-agent forget"
+    with pytest.raises(ConfigError, match=says):
+        await gone_on(stopped)
+    result, steps = await gone_on(stopped, "training.seed=8", "training.max_steps=2")
+    assert (steps[0], result.summary.steps) == (0, 2), "another experiment begins as ever"
 
 
 async def test_a_run_may_become_longer(stopped):

@@ -13,7 +13,7 @@ from cloud_trainer.groups.merging import Snapshot
 from shared.checkpoint import CheckpointName, CheckpointStore, DamagedCheckpointError, seal
 from shared.checkpoint.files import LocalFiles
 from shared.concurrency.threads import WorkerThread
-from shared.errors import StorageError
+from shared.errors import ConfigError, StorageError
 from shared.wire.isthmus.v1 import trainer_pb2 as pb
 from tests.support.placed import recipe
 
@@ -38,6 +38,14 @@ async def store(tmp_path):
     assert sorted(await store.names()) == NAMES
     yield store
     disk.close()
+
+
+def test_a_member_of_another_protocol_than_a_stored_group_is_refused():
+    told = recipe("sgd")
+    stored, member = (Agreement(pb.OpenSessionRequest(protocol_version=spoken), told, 0, (0,)) for spoken in (29, 30))
+    stored.check("line", stored)
+    with pytest.raises(ConfigError, match="trains with protocol version 29, and this member has 30"):
+        stored.check("line", member)
 
 
 async def test_members_stay_until_the_training_is_forgotten(store):
