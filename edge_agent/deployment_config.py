@@ -107,10 +107,10 @@ class DeploymentConfig(Section):
     """Treatment of a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
     keeps each batch's activations and a copy of the weights that made them."""
     staleness_correction: Literal["auto", "none", "prediction"] = "auto"
-    """Correction of the staleness of features. "prediction" computes the features of a batch with weights moved along the
-    optimizer's momentum, by as many updates as come before the batch's own; with sgd twice as far, and the blocks of a stage
-    that waits for error gradients have a momentum of at least 0.99, in which a gradient acts for longer and as much in all.
-    It costs a copy of the weights of such a stage, two where sgd has no momentum otherwise, and does nothing with K = 0. For
+    """Correction of late updates. "prediction" computes a batch with weights moved along the optimizer's momentum, by as many
+    updates as come before the batch's own; with sgd twice as far, and blocks whose updates come late, as those that wait for
+    error gradients, have a momentum of at least 0.99, in which a gradient acts for longer and as much in all.
+    It costs a copy of the weights of such blocks, two where sgd has no momentum otherwise, and does nothing with K = 0. For
     sgd, adam, adamw, and rmsprop with a momentum; not in a group. "auto" is "prediction" where `staleness` is above 0,
     `changes` is left out and it can be."""
     feedback: Literal["batch", "literal", "off"] = "batch"

@@ -2,7 +2,7 @@
 
 import re
 
-PROTOCOL_VERSION = 30
+PROTOCOL_VERSION = 31
 """One higher with every change of the contract after which an edge or a trainer from before it would be misunderstood, or would
 misunderstand (docs/architecture.md, "The contract")."""
 

@@ -23,7 +23,7 @@ from shared.training.clipping import Clipping
 from shared.training.held_blocks import BlockGradients, HeldBlocks
 from shared.training.losses import BatchLoss, LossHead, widened
 from shared.training.metrics import Judged, Metrics, Tally
-from shared.training.policies import BackwardPolicy, KeptGraph, policy_of_stage
+from shared.training.policies import BackwardPolicy, policy_of_stage
 from shared.training.precision import computing_in
 from shared.training.stage import Stage
 
@@ -80,17 +80,16 @@ class PlacedBlocks:
         self.passes_no_gradient = False
         """True once a stage to which a gradient came has passed none on, though blocks before it learn."""
         self._stages: dict[Tile, _PlacedStage] = {}
-        self._late: set[int] = set()
-        """Blocks of stages here between whose forward and backward updates may lie."""
+        self._late = plan.late_blocks
         for tile in stages(placement, worker, model):
             ends_model = tile.stop == placement.blocks
             policy_class = policy_of_stage(method.backward, placement.staleness, ends_model=ends_model)
-            stage = Stage(held, tile.first, tile.stop, first_sample=method.first_sample + tile.rows.begin)
+            first_sample = method.first_sample + tile.rows.begin
+            late = [index for index in tile.blocks if index in self._late and placement.owner(index) == worker]
+            stage = Stage(held, tile.first, tile.stop, first_sample=first_sample, late=late)
             input_gradient = model.wants_input_gradient(tile.first, tile.stop)
             policy = policy_class(stage, input_gradient=input_gradient)
             self._stages[tile] = _PlacedStage(stage, policy, input_gradient)
-            if policy_class is not KeptGraph:
-                self._late.update(tile.blocks)
 
     def forward(self, step: int, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage, and keep what its backward needs."""
@@ -125,13 +124,15 @@ class PlacedBlocks:
         The blocks' gradients stay where they are, for `update` or `HeldBlocks.take_gradients`.
         """
         (stage, _, input_gradient), labels = self._stages[tile], tuple(map(widened, labels))
-        graph = stage.forward(step, inputs, input_gradient=input_gradient)
-        outputs = features_of(graph.outputs)
         recipe = self.held.recipe
-        compute = partial(self._head.compute, outputs, labels, share, recipe.accumulate_batches, scale, counts)
-        with self._computing():
-            computed = computed_loss(compute, recipe.loss, outputs, labels)
-        at_inputs = stage.backward_from(graph, computed.root)
+        with stage.predicted():
+            graph = stage.forward(step, inputs, input_gradient=input_gradient)
+            outputs = features_of(graph.outputs)
+            compute = partial(self._head.compute, outputs, labels, share, recipe.accumulate_batches, scale, counts)
+            with self._computing():
+                computed = computed_loss(compute, recipe.loss, outputs, labels)
+            at_inputs = stage.backward_from(graph, computed.root)
+        stage.note_begun(step)
         if input_gradient:
             self._notice(at_inputs)
         return computed.read(), at_inputs
@@ -197,6 +198,9 @@ class PlacedBlocks:
         """
         self.held.put_back(taken)
         self.held.update(blocks, step, coefficient, rate_drops, self._late)
+        for placed in self._stages.values():
+            if any(block.index in blocks for block in placed.stage.late):
+                placed.stage.note_updated(step)
 
     def weights(self, one: BlockSlice) -> block_state.BlockTensors:
         """A copy of a slice's parameters and buffers, for those that share its block."""

@@ -152,16 +152,39 @@ class _Writer:
             yield from self._updates(worker)
 
     def _way_back(self, worker: str, own: tuple[Tile, ...]) -> Iterator[Operation]:
-        for stage in reversed(own):
-            if not self._model.answered_slots(
-                stage.first, stage.stop
-            ):  # its part is the buffers that the forward has left
-                yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, stage.first)
-                continue
-            yield from self._received(worker, Cargo.ERROR_GRADIENT, stage.stop)
-            yield Backward(stage, input_gradient=self._model.wants_input_gradient(stage.first, stage.stop))
-            yield from self._sent(worker, Cargo.ERROR_GRADIENT, stage.first)
+        updated = self._updated_behind(worker, own)
+        for number, stage in reversed([*enumerate(own)]):
+            if self._model.answered_slots(stage.first, stage.stop):  # else the forward has left its part, the buffers
+                yield from self._received(worker, Cargo.ERROR_GRADIENT, stage.stop)
+                yield Backward(stage, input_gradient=self._model.wants_input_gradient(stage.first, stage.stop))
+                yield from self._sent(worker, Cargo.ERROR_GRADIENT, stage.first)
             yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, stage.first)
+            yield from map(Update, updated[number])
+
+    def _updated_behind(self, worker: str, own: tuple[Tile, ...]) -> Mapping[int, list[int]]:
+        """By number of a stage, the blocks of which no gradient comes after its backward. They are updated there and then: the
+        gradients of earlier stages may come late."""
+        first: dict[int, int] = {}
+        for number, stage in enumerate(own):
+            for block in stage.blocks:
+                first.setdefault(block, number)
+        for group in self._model.together:
+            if group[0] in first:
+                first |= dict.fromkeys(group, min(first[block] for block in group))
+        updated: Mapping[int, list[int]] = defaultdict(list)
+        for block in sorted(first, reverse=True):
+            if self._is_updated_by(worker, block) and not self._waits(block):
+                updated[first[block]].append(block)
+        return updated
+
+    def _is_updated_by(self, worker: str, block: int) -> bool:
+        return self._placement.owner(block) == worker and self._model.blocks[block].changes
+
+    def _waits(self, block: int) -> bool:
+        """Tell whether the update of a block waits for other workers."""
+        model = self._model
+        together = model.updated_together and model.blocks[block].trainable
+        return block in self._placement.shared_blocks or model.merged or together
 
     def _updates(self, worker: str) -> Iterator[Operation]:
         placement, held = self._placement, held_blocks(self._placement, worker)
@@ -169,7 +192,7 @@ class _Writer:
         merged: list[BlockSlice] = []
         for block in reversed(held):
             facts = self._model.blocks[block]
-            if placement.owner(block) != worker or not facts.changes:
+            if not self._is_updated_by(worker, block) or not self._waits(block):
                 continue
             parts = self._received(worker, Cargo.WEIGHT_GRADIENT, block)
             if self._model.merged:

@@ -1,13 +1,13 @@
 """All that follows from a placement of a model for one step, worked out once, in time and memory that grow with its parts."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from shared.placement.derived import Crossing, answers, first_worker, flow_of, kept_stage, links_of, steps_ahead
 from shared.placement.facts import ModelFacts
 from shared.placement.norms import norm_crossings, scale_crossings, scaling_worker
-from shared.placement.programs import Program, Receive, Send, programs_of
+from shared.placement.programs import Forward, Program, Receive, Send, Update, programs_of
 from shared.placement.reports import report_parents, reports_heard, stateless_workers
 from shared.placement.segments import Waiting, segments
 from shared.placement.tiles import Cargo, Placement
@@ -66,6 +66,8 @@ class StepPlan:
         self.runs_ahead = self.samples_ahead * any(one.cargo is Cargo.FEATURE for one in self.sent_ahead)
         """Number of steps that workers with such samples may compute before these steps have begun where samples enter: they
         wait for all others by themselves."""
+        self.late_blocks = _late_blocks(self._programs.values(), model) if placement.staleness else frozenset[int]()
+        """Blocks that learn, and whose updates other ones of earlier batches may precede after their forward."""
         self._parents = report_parents(first_worker(placement), self.links)
         exchanging = {worker for one in (*flow.norms, *flow.scales) for worker in (one.sender, one.receiver)}
         stateless = (
@@ -135,6 +137,23 @@ def _sent_ahead(of_workers: Mapping[str, tuple[Program, tuple[Program, ...]]], w
                     if waiting.is_bounded(receiver, used):
                         found.add(crossing)
     return frozenset(found)
+
+
+def _late_blocks(programs: Iterable[Program], model: ModelFacts) -> frozenset[int]:
+    """The blocks for which a worker waits between their forward and their update."""
+    late: set[int] = set()
+    for program in programs:
+        begun: set[int] = set()
+        waiting: set[int] = set()
+        for operation in program:
+            match operation:
+                case Forward(stage):
+                    begun.update(stage.blocks)
+                case Receive():
+                    waiting |= begun
+                case Update(block) if block in waiting and model.blocks[block].trainable:
+                    late.add(block)
+    return frozenset(late)
 
 
 class PlacementPlan(NamedTuple):

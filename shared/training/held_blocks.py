@@ -61,7 +61,7 @@ class HeldBlocks:
         self.kept = None if recipe.changes is None else KeptFeatures(recipe.changes.samples)
         """Features of samples, where only what has changed of them crosses."""
         self._momentum = None if recipe.staleness_correction == "none" else momentum_of(recipe.optimizer)
-        """The momentum of blocks whose gradients come late, by which their weights are predicted; None where none are."""
+        """The momentum of blocks whose updates come late, by which their weights are predicted; None where none are."""
         self._grouping = Grouping(recipe.optimizer)
         self._range_updates = RangeUpdates(recipe, self._grouping)
         self._optimizer: torch.optim.Optimizer | None = None
@@ -161,8 +161,8 @@ class HeldBlocks:
         That clips, steps the optimizer at the rate of `step`, and drops the gradients. A block that is not named must have no
         gradient. Where an update has several batches, the gradients of the earlier ones are kept. coefficient: scales gradients
         that `measure` has returned, or skips the update; left out, each is clipped by its block, or by these blocks as if there
-        were no others. rate_drops: see `set_rates`. late: blocks between whose forward and
-        backward updates may lie; see `prediction`.
+        were no others. rate_drops: see `set_rates`. late: blocks of the
+        placement, here and elsewhere, whose updates come late; see `prediction`.
         """
         indices = tuple(indices)
         self._drop_tied(indices)
@@ -192,7 +192,7 @@ class HeldBlocks:
         updated: Mapping[int, Mapping[str, nn.Parameter]],
         late: Collection[int],
     ) -> None:
-        """Step the optimizer: once for blocks whose gradients come late and once for the others, if their momentum differs."""
+        """Step the optimizer: once for blocks whose updates come late and once for the others, if their momentum differs."""
         if self._momentum is None or not self._momentum.entries:
             optimizer.step()
             return

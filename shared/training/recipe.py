@@ -267,7 +267,7 @@ class Recipe(Section):
 
     @property
     def optimizer_of_states(self) -> OptimizerConfig:
-        """The optimizer whose state blocks have at most: with the momentum that they have while gradients come late."""
+        """The optimizer whose state blocks have at most: with the momentum that they have while updates come late."""
         return with_kept_momentum(self.optimizer, self.staleness_correction)
 
     @property

@@ -4,7 +4,9 @@ It does not know whether it is first or last, nor where its inputs come from or 
 same wherever it runs: its random state is derived from (seed, step, block). Called from one thread.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,8 +40,17 @@ Weights = dict[int, dict[str, Tensor]]
 class Stage:
     """Blocks [first, stop) of those that a worker holds."""
 
-    def __init__(self, held: HeldBlocks, first: int, stop: int, *, first_sample: int = 0) -> None:
-        """first_sample: of the batch, where the stage has a part of it: other parts draw other random numbers."""
+    def __init__(
+        self,
+        held: HeldBlocks,
+        first: int,
+        stop: int,
+        *,
+        first_sample: int = 0,
+        late: Collection[int] | None = None,
+    ) -> None:
+        """first_sample: of the batch, where the stage has a part of it: other parts draw other random numbers. late: the blocks
+        whose updates may come late, so that their weights are predicted if the recipe says so; all, if left out."""
         self.held = held
         self.device = held.device
         self.first, self.stop = first, stop
@@ -53,6 +64,13 @@ class Stage:
         self._random_parts = (first_sample,) if first_sample else ()
         self._sets_generators: bool | None = None
         """True if a backward sets the default generators, as `torch.utils.checkpoint` does; None until one has run."""
+        is_corrected = held.recipe.staleness_correction != "none"
+        self.late = tuple(
+            block for block in self.blocks if is_corrected and block.trainable and (late is None or block.index in late)
+        )
+        """The blocks whose weights are predicted."""
+        self._pending: deque[int] = deque()
+        """Steps that have gone forward, and whose updates of these blocks are still to come."""
         self._spares: list[tuple[nn.Parameter, Tensor]] = []
         """Parameters that learn, each with memory for its predicted weights, once some were to be predicted."""
         self._computing = computing_in(held.precision, held.device)
@@ -145,6 +163,17 @@ class Stage:
         """Update every block by the gradients of its backward passes, and drop these. is_late: see `HeldBlocks.update`."""
         indices = range(self.first, self.stop)
         self.held.update(indices, step, late=indices if is_late else ())
+        self.note_updated(step)
+
+    def note_begun(self, step: int) -> None:
+        """Note that a batch has gone forward, whose update is still to come."""
+        if self.late:
+            self._pending.append(step)
+
+    def note_updated(self, step: int) -> None:
+        """Note that the updates of the blocks that are late are done, up to that of this step."""
+        while self._pending and self._pending[0] <= step:
+            self._pending.popleft()
 
     def forward_only(self, step: int, inputs: Slots) -> Slots:
         """Run the blocks in training mode without a graph; buffers are updated."""
@@ -199,16 +228,15 @@ class Stage:
             for block in self.blocks
         }
 
-    def forward_ahead(self, step: int, inputs: Slots, pending: Iterable[int]) -> Slots:
-        """Run as `forward_only`, on weights that are predicted for the updates of the pending steps; see `predict`.
-
-        That is on the weights of now where the recipe corrects no staleness, and where none of these steps updates anything.
-        """
-        steps = self._updates_of(pending) if self.trainable else []
+    @contextmanager
+    def predicted(self) -> Iterator[None]:
+        """Have the weights that are predicted for the updates still to come; see `predict`. Those of now, where none are."""
+        steps = self._updates_to_come()
         if not steps:
-            return self.forward_only(step, inputs)
+            yield
+            return
         if not self._spares:
-            parameters = dict.fromkeys(value for block in self.blocks for value in block.module.parameters())
+            parameters = dict.fromkeys(value for block in self.late for value in block.module.parameters())
             self._spares = [
                 (value, torch.empty_like(value, requires_grad=False)) for value in parameters if value.requires_grad
             ]
@@ -217,7 +245,7 @@ class Stage:
         self.held.predict(self._spares, steps)
         self._exchange()
         try:
-            return self.forward_only(step, inputs)
+            yield
         finally:
             self._exchange()
 
@@ -226,19 +254,16 @@ class Stage:
         for parameter, spare in self._spares:
             parameter.data, spare.data = spare.data, parameter.data
 
-    def predict_weights(self, pending: Iterable[int]) -> Weights | None:
-        """A copy of the trainable parameters, predicted for the updates of the pending steps; see `predict`.
-
-        None where the recipe corrects no staleness, and where none of these steps updates anything.
-        """
-        steps = self._updates_of(pending)
+    def predict_weights(self) -> Weights | None:
+        """A copy of the trainable parameters, predicted for the updates still to come; see `predict`. None where none are."""
+        steps = self._updates_to_come()
         if not steps:
             return None
         weights = self.copy_weights()
         self.held.predict(
             [
                 (parameter, weights[block.index][name])
-                for block in self.blocks
+                for block in self.late
                 for name, parameter in block.module.named_parameters()
                 if parameter.requires_grad
             ],
@@ -246,12 +271,8 @@ class Stage:
         )
         return weights
 
-    def _updates_of(self, pending: Iterable[int]) -> list[int]:
-        """The steps of which an update is to be predicted."""
-        recipe = self.held.recipe
-        if recipe.staleness_correction == "none":
-            return []
-        return [step for step in pending if recipe.updates_after(step)]
+    def _updates_to_come(self) -> list[int]:
+        return [step for step in self._pending if self.held.recipe.updates_after(step)]
 
     def adopt_gradients(self, weights: Weights) -> None:
         """Move the gradients that a backward left on a copy of the weights to the copied parameters, whose hooks run."""

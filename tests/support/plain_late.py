@@ -4,6 +4,7 @@ What `plain` is for K = 0 this is for every K: it shares with the product what d
 """
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
@@ -19,7 +20,7 @@ from tests.support.plain import Value, plain_forward, plain_optimizer, plain_upd
 
 
 class PlainEdge:
-    """The first blocks of a module with gradients that come late: deep copies and autograd, nothing else.
+    """Blocks of a module whose updates come late, the first ones: deep copies and autograd, nothing else.
 
     Replay (paper 000, Eq. 3) is the gradient at the weights of now; stash is that at the weights of then. A forward may run on
     weights that are predicted for the time of its update, which sgd then does with a longer momentum.
@@ -33,18 +34,21 @@ class PlainEdge:
         if is_late and recipe.staleness_correction != "none":
             lengthen_momentum(self._optimizer, recipe.optimizer)
         self._then: dict[int, tuple[Tensor, nn.ModuleList | None]] = {}
+        self._pending: list[int] = []
+        """Steps that have gone forward, and have no update yet."""
 
     def forward(self, step: int, inputs: Tensor, *, weights_stay: bool) -> Value:
         """The feature of a batch. weights_stay: the weights change no more before this batch's own update."""
-        with self._predicted(list(self._then)):
+        with self.predicted(step):
             self._then[step] = inputs, copy.deepcopy(self.blocks) if weights_stay or self._policy == "stash" else None
             with torch.no_grad():
                 return plain_forward(self.blocks, self._recipe.seed, step, inputs.clone())
 
     @contextmanager
-    def _predicted(self, pending: list[int]) -> Iterator[None]:
-        """Have the weights to which the updates of these steps bring them if no further gradient comes."""
-        updating = [step for step in pending if self._recipe.updates_after(step)]
+    def predicted(self, step: int) -> Iterator[None]:
+        """Have the weights to which the updates of earlier steps bring them if no further gradient comes."""
+        updating = [pending for pending in self._pending if self._recipe.updates_after(pending)]
+        self._pending.append(step)
         if self._recipe.staleness_correction == "none" or not updating:
             yield
             return
@@ -74,7 +78,12 @@ class PlainEdge:
             parameter.addcdiv_(kept["exp_avg"], divisor, value=-way / (1 - decay**count))
 
     def backward(self, step: int, gradient: Tensor | tuple[Tensor | None, ...]) -> None:
-        """Apply the error gradient of a batch; of a tuple of tensors a tuple, None where there is none."""
+        """Apply the error gradient of a batch; see `gradients`."""
+        self.gradients(step, gradient)
+        self.update(step)
+
+    def gradients(self, step: int, gradient: Tensor | tuple[Tensor | None, ...]) -> None:
+        """Compute the gradients of a batch from its error gradient; of a tuple of tensors a tuple, None where there is none."""
         inputs, then = self._then.pop(step)
         source = copy.deepcopy(self.blocks) if then is None else then
         outputs = tupled(plain_forward(source, self._recipe.seed, step, inputs.clone()))
@@ -85,7 +94,12 @@ class PlainEdge:
             torch.autograd.backward([output for output, _ in found], [at_output for _, at_output in found])
         for ours, theirs in zip(self.blocks.parameters(), source.parameters(), strict=True):
             ours.grad = theirs.grad if ours.grad is None or theirs.grad is None else ours.grad + theirs.grad
-        plain_update([block.parameters() for block in self.blocks], self._optimizer, self._recipe, step)
+
+    def update(self, step: int) -> None:
+        """Update by the gradients that are there."""
+        self._pending.remove(step)
+        clipped = [] if self._recipe.optimizer.clip == "model" else [block.parameters() for block in self.blocks]
+        plain_update(clipped, self._optimizer, self._recipe, step)
 
 
 def lengthen_momentum(optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> None:
@@ -166,3 +180,47 @@ def plain_split(
                 gradient = compensate(gradient, error, len(labels), feedback)
             gradients.append(gradient)
         waiting[step] = tuple(gradients)
+
+
+def plain_clipped(
+    halves: dict[str, PlainEdge],
+    recipe: Recipe,
+    events: Iterable[tuple[str, str, int]],
+    batches: Sequence[tuple[Tensor, Tensor]],
+) -> None:
+    """Train both sides of a cut, whose gradients are clipped by one norm, in this order of events.
+
+    halves: "edge", and "gpu", which has the loss. events: a side, what it does, and the step.
+    """
+    edge, gpu = halves["edge"].blocks, halves["gpu"].blocks
+    crossing: dict[int, Tensor] = {}
+    gradients: dict[int, dict[nn.Parameter, Tensor]] = defaultdict(dict)
+    clipped: set[int] = set()
+    for side, what, step in events:
+        half = halves[side]
+        match what:
+            case "forward":
+                crossing[step] = half.forward(step, batches[step][0], weights_stay=False)
+            case "learn":
+                feature = crossing[step].clone().requires_grad_()
+                with half.predicted(step):
+                    output = plain_forward(gpu, recipe.seed, step, feature.clone(), first=len(edge))
+                    nn.functional.cross_entropy(output, batches[step][1]).backward()
+                crossing[step] = feature.grad
+            case "backward":
+                half.gradients(step, crossing.pop(step))
+            case "update":
+                if step not in clipped:
+                    both = [one for one in (*edge.parameters(), *gpu.parameters()) if one in gradients[step]]
+                    for one in both:
+                        one.grad = gradients[step][one]
+                    nn.utils.clip_grad_norm_(both, recipe.optimizer.clip_norm)
+                    clipped.add(step)
+                    for one in both:
+                        one.grad = None
+                for parameter in half.blocks.parameters():
+                    parameter.grad = gradients[step].get(parameter)
+                half.update(step)
+        if what in ("learn", "backward"):
+            gradients[step] |= {one: one.grad for one in half.blocks.parameters() if one.grad is not None}
+            half.blocks.zero_grad()

@@ -15,7 +15,7 @@ from shared.registry.optimizers.spec import (
 )
 
 LONG_DECAY = 0.99
-"""Least decay of the momentum where gradients come late, as in Ajanthan et al. 2025, arXiv 2505.01099."""
+"""Least decay of the momentum where updates come late, as in Ajanthan et al. 2025, arXiv 2505.01099."""
 LONG_LEAD = 2.0
 """The lead of a prediction by it. A gradient that is K updates late bounds the curvature in which training is stable. With a
 decay near 1 this bound is highest if weights are predicted for 1.5 to 2 K updates."""
@@ -23,7 +23,7 @@ decay near 1 this bound is highest if weights are predicted for 1.5 to 2 K updat
 
 class SgdSettings(OptimizerSettings):
     momentum: BelowOne = 0.0
-    """Share of the last update that is kept. Where gradients come late, `deployment.staleness_correction` may raise it."""
+    """Share of the last update that is kept. Where updates come late, `deployment.staleness_correction` may raise it."""
     nesterov: bool = False
     """Nesterov's form of momentum. Where that raises the momentum, predicted weights take its place."""
 

@@ -65,7 +65,7 @@ StateShapes = dict[str, StateShape]
 
 @dataclass(frozen=True, slots=True)
 class Momentum:
-    """The tensor along which the weights of a stage that waits for gradients go on when no further one comes.
+    """The tensor along which weights whose updates come late go on when no further gradient comes.
 
     An update moves a weight by the learning rate times this tensor; with `square`, as Adam does, times the tensor over the root
     of the mean of squares, both without their bias.
@@ -78,11 +78,11 @@ class Momentum:
     lead: float = 1.0
     """Factor by which weights are predicted farther than the tensor alone would move them."""
     entries: Mapping[str, Any] = field(default_factory=dict)
-    """Entries of the optimizer's groups that make its momentum this long while gradients come late; empty where it is as long
+    """Entries of the optimizer's groups that make its momentum this long while updates come late; empty where it is as long
     anyway. With them a steady gradient moves a weight as fast, and the tensor has the same scale. Without an earlier update the
     tensor begins with zeros."""
     is_own: bool = True
-    """False if the optimizer keeps no such tensor but while gradients come late: it begins with zeros whenever they begin to,
+    """False if the optimizer keeps no such tensor but while updates come late: it begins with zeros whenever they begin to,
     so that weights move by little at first."""
     square: str | None = None
     """Name of the running mean of squared gradients; None where nothing is divided by it."""

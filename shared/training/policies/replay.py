@@ -26,9 +26,11 @@ class Replay:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
-        pending = [one for one, _ in self._history]
+        with self._stage.predicted():
+            features = self._stage.forward_only(step, inputs)
+        self._stage.note_begun(step)
         self._history.append((step, inputs))
-        return self._stage.forward_ahead(step, inputs, pending)
+        return features
 
     def backward(self, step: int, gradients: Gradients) -> Gradients:
         """See `BackwardPolicy`."""

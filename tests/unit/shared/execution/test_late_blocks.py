@@ -1,4 +1,4 @@
-"""The blocks that are updated as late ones: those of stages that wait for gradients, by the placement."""
+"""The blocks that are updated as late ones: those whose updates wait for others, by the placement and the clipping."""
 
 import pytest
 
@@ -24,26 +24,29 @@ SHARED = (Tile(AGENT, 0, 1, HALF), Tile("near", 0, 1, OTHER_HALF), Tile("near", 
 
 
 @pytest.mark.parametrize(
-    ("placement", "late"),
+    ("placement", "late", "together"),
     [
-        (placed(*PAIR), {AGENT: {0, 1}}),
-        (placed(*PAIR, staleness=0), {}),
-        (placed(Tile(AGENT, 0, 4, WHOLE)), {}),
+        (placed(*PAIR), {AGENT: {0, 1}}, {AGENT: {0, 1}, "near": {2, 3}}),
+        (placed(*PAIR, staleness=0), {}, {}),
+        (placed(Tile(AGENT, 0, 4, WHOLE)), {}, {}),
         (
             placed(Tile(AGENT, 0, 1, WHOLE), Tile("near", 1, 3, WHOLE), Tile(AGENT, 3, 4, WHOLE)),
             {AGENT: {0}, "near": {1, 2}},
+            {AGENT: {0, 3}, "near": {1, 2}},
         ),
         (
             placed(Tile(AGENT, 0, 1, WHOLE), Tile("near", 1, 2, WHOLE), Tile("far", 2, 4, WHOLE)),
             {AGENT: {0}, "near": {1}},
+            {AGENT: {0}, "near": {1}, "far": {2, 3}},
         ),
-        (placed(*SHARED, owner="near"), {"near": {0}}),
-        (placed(*SHARED, owner=AGENT), {AGENT: {0}}),
-        (placed(*SHARED, owner="far"), {}),
+        (placed(*SHARED, owner="near"), {"near": {0}}, {"near": {0, 1, 2, 3}}),
+        (placed(*SHARED, owner=AGENT), {AGENT: {0}}, {AGENT: {0}, "near": {1, 2, 3}}),
+        (placed(*SHARED, owner="far"), {}, {"near": {1, 2, 3}}),
     ],
     ids=["pair", "K = 0", "device alone", "labels stay", "chain", "shared", "the device owns", "parameter server"],
 )
-def test_blocks_of_stages_that_wait_are_late_at_their_owner(placement, late, monkeypatch):
+@pytest.mark.parametrize("clip", ["block", "model"])
+def test_blocks_whose_updates_wait_are_late_at_their_owner(placement, late, together, clip, monkeypatch):
     found: dict[str, set[int]] = {}
     update = HeldBlocks.update
 
@@ -55,6 +58,6 @@ def test_blocks_of_stages_that_wait_are_late_at_their_owner(placement, late, mon
 
     monkeypatch.setattr(HeldBlocks, "update", noted)
     chains = {name: chain_of(built("dropping")) for name in placement.workers}
-    session = in_process(chains, placement, recipe("sgd"))
+    session = in_process(chains, placement, recipe("sgd", 0.5, clip=clip))
     session.train(0, STEPS, iter([batch_of(step, SAMPLES) for step in range(STEPS)]))
-    assert found == late
+    assert found == (late if clip == "block" else together)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from shared.execution.blocks import PlacedBlocks
 from shared.execution.split import Scheme
 from shared.model.random_state import random_state
 from shared.placement import Cargo, Placement, Route, two_workers
@@ -17,7 +18,7 @@ from tests.support.linked import LinkedSession
 from tests.support.models.tuples import CLASSES, CUTS, WIDTH, tupled, tupled_chain
 from tests.support.placed import batch_of, built, recipe, state_of
 from tests.support.plain import assert_same_bits
-from tests.support.plain_late import plain_split, steady_order
+from tests.support.plain_late import PlainEdge, plain_clipped, plain_split, steady_order
 from tests.support.plain_tiles import PlainTiles
 from tests.support.virtual import Wire, run_virtually
 
@@ -66,6 +67,43 @@ def test_over_a_slow_link_every_gradient_is_as_late_as_allowed(limit, policy, op
     order = steady_order(0, STEPS, limit)
     plain_split(list(module), CUT, told, policy, scheme.feedback, order, lambda _: scheme, batches.__getitem__)
     assert_same_bits(dict(module.state_dict()), state_of(session.chains, session.placement))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("limit", [0, 1, 3])
+@pytest.mark.parametrize("correction", ["none", "prediction"])
+def test_where_one_norm_has_all_updates_late_all_are_corrected(limit, policy, correction, monkeypatch):
+    told = recipe("sgd", 0.3, clip="model").model_copy(update={"staleness_correction": correction})
+    module, batches, events = built("dropping"), [batch_of(step, SAMPLES) for step in range(STEPS)], []
+    for what in ("forward", "learn", "backward", "update"):
+        monkeypatch.setattr(PlacedBlocks, what, noted(events, what))
+    session = trained(module, at_cut(CUT, Scheme(limit)), batches, told, backward=policy, wires=far_away)
+    monkeypatch.undo()
+    assert most_late(events, "gpu") == limit
+    sides = {"edge": list(module)[:CUT], "gpu": list(module)[CUT:]}
+    halves = {side: PlainEdge(blocks, told, policy, is_late=limit > 0) for side, blocks in sides.items()}
+    plain_clipped(halves, told, events, batches)
+    assert_same_bits(dict(module.state_dict()), state_of(session.chains, session.placement))
+
+
+def noted(events: list[tuple[str, str, int]], what: str):
+    method = getattr(PlacedBlocks, what)
+
+    def noting(blocks: PlacedBlocks, step: int, *more: object, **named: object) -> object:
+        events.append((blocks.worker, what, step))
+        return method(blocks, step, *more, **named)
+
+    return noting
+
+
+def most_late(events: list[tuple[str, str, int]], worker: str) -> int:
+    """The most updates that a batch of this worker has lacked when it went forward."""
+    done, late = 0, 0
+    for who, what, step in events:
+        if who == worker:
+            done += what == "update"
+            late = max(late, step - done if what == "learn" else 0)
+    return late
 
 
 @pytest.mark.parametrize("limit", [0, 2])

@@ -6,6 +6,7 @@ roots of the recurrence.
 """
 
 from collections import deque
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,11 @@ RATE = 0.1
 STEPS = 2000
 
 
-def converges(curvature: float, momentum: float, staleness: int, correction: str) -> bool:
-    """Train one weight, whose loss is curvature times its square over 2, and tell whether it gets to nothing."""
+def converges(curvature: float, momentum: float, staleness: int, correction: str, waits: str = "backward") -> bool:
+    """Train one weight, whose loss is curvature times its square over 2, and tell whether it gets to nothing.
+
+    waits: what comes late: the backward, or the update alone, as where one norm clips all blocks.
+    """
     module = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Identity())
     nn.init.ones_(module[0].weight)
     recipe = Recipe(
@@ -36,14 +40,19 @@ def converges(curvature: float, momentum: float, staleness: int, correction: str
     )
     chain, one = build_chain(module, torch.ones(1, 1)), torch.ones(1, 1)
     stage = lone_stage(chain, 0, 1, recipe, torch.device("cpu"))
-    policy = (Replay if staleness else KeptGraph)(stage)
-    waiting: deque[tuple[int, torch.Tensor]] = deque()
+    policy = (Replay if staleness and waits == "backward" else KeptGraph)(stage)
+    waiting: deque[tuple[int, Any]] = deque()
     for step in range(STEPS):
         (feature,) = policy.forward(step, (one,))
-        waiting.append((step, curvature * feature))
+        if waits == "update":
+            policy.backward(step, (curvature * feature,))
+        waiting.append((step, curvature * feature if waits == "backward" else stage.held.take_gradients([0])))
         if len(waiting) > staleness:
             oldest, gradient = waiting.popleft()
-            policy.backward(oldest, (gradient,))
+            if waits == "update":
+                stage.held.put_back(gradient)
+            else:
+                policy.backward(oldest, (gradient,))
             stage.update(oldest, is_late=staleness > 0)
         if feature.abs() > 100:
             return False
@@ -71,3 +80,10 @@ def test_training_is_stable_up_to_a_curvature_which_the_correction_raises(moment
     curvature = bound * (1 - momentum) / RATE
     assert converges(curvature * 0.9, momentum, staleness, correction)
     assert not converges(curvature * 1.15, momentum, staleness, correction)
+
+
+@pytest.mark.parametrize(("correction", "bound"), [("none", 0.213), ("prediction", 1.92)])
+def test_so_it_is_where_the_update_alone_comes_late(correction, bound):
+    curvature = bound * (1 - 0.9) / RATE
+    assert converges(curvature * 0.9, 0.9, 5, correction, "update")
+    assert not converges(curvature * 1.15, 0.9, 5, correction, "update")

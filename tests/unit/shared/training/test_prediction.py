@@ -103,7 +103,9 @@ def test_a_prediction_is_along_the_updates_to_which_no_gradient_comes(optimizer)
         stage.update(step, is_late=True)
     weights = [parameter for block in stage.blocks for parameter in block.module.parameters()]
     before = parameters_to_vector(weights)
-    likely = stage.predict_weights([30, 31])
+    for step in (30, 31):
+        stage.note_begun(step)
+    likely = stage.predict_weights()
     assert likely is not None
     predicted = parameters_to_vector([weight for of_block in likely.values() for weight in of_block.values()])
     assert torch.equal(parameters_to_vector(weights), before), "the weights themselves do not move"
@@ -125,7 +127,9 @@ def test_only_updates_that_are_still_to_come_are_foreseen(policy, pending, moves
         (feature,) = chosen.forward(step, (batch_of("normed", step),))
         chosen.backward(step, (gradient_of(step, feature),))
         stage.update(step, is_late=True)
-    assert (stage.predict_weights(pending) is not None) == moves
+    for step in pending:
+        stage.note_begun(step)
+    assert (stage.predict_weights() is not None) == moves
 
 
 @pytest.mark.parametrize("policy", POLICIES)

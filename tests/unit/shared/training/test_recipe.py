@@ -302,7 +302,7 @@ def test_the_recipe_travels_as_json():
 
 
 RECIPES = {
-    30: {
+    31: {
         "accumulate_batches": "integer",
         "changes.above": "number",
         "changes.codec": "string",
