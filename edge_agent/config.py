@@ -359,7 +359,7 @@ class EdgeConfig(Config):
         if self.engine.profile is not None:
             yield "engine.profile is set; the engine does not know what such steps cost, so leave one of them out"
         if recall and self.staleness_correction != "none":
-            yield "deployment.staleness_correction is set; no block here learns, so there is nothing to correct; leave it out"
+            yield "deployment.staleness_correction is set; no block learns before the features that are kept; leave it out"
         if self.data.batch_transform is not None:
             yield "data.batch_transform is set, which makes a sample another one in each epoch; leave one of them out"
         if given := [key for key in ORDERS if getattr(self.data, key) is not None]:

@@ -189,8 +189,10 @@ def memory_of(workload: Workload, plan: StepPlan, worker: str) -> Memory:
         if stage.stop < placement.blocks:
             graphs = policy_by_name(config.deployment.backward).keeps_graphs
             waiting += kept + _bytes(_learnt(blocks)) if graphs else specs_bytes(tuple(inputs[slot] for slot in read))
-            if placement.staleness and workload.recipe.staleness_correction != "none" and not graphs:
-                activations += _bytes(_learnt(blocks))  # the weights that are predicted for a forward
+            if graphs:  # with the weights of the forward
+                continue
+        if workload.recipe.staleness_correction != "none":  # a copy, predicted for a forward
+            activations += _bytes(_learnt(one for one in blocks if one in owned and one.index in plan.late_blocks))
     if model.updated_together:  # gradients wait for the coefficient, which follows from all
         waiting += learnt
     return Memory(

@@ -23,6 +23,7 @@ from shared.errors import ConfigError, DifferentError, IsthmusError
 from shared.events import Events
 from shared.events.worker import WorkerDone
 from shared.placement import Placement, document_of, parse_placement
+from shared.version import PROTOCOL_VERSION
 from shared.wire.isthmus.v1.link_pb2 import StepDone
 
 _log = structlog.get_logger(__name__)
@@ -151,6 +152,10 @@ def _parsed(lines: Iterable[str], path: Path) -> RunRecord:
                     if schema != SCHEMA:
                         raise ConfigError(f'{path}: schema is {schema!r}; this version reads "{SCHEMA}"')
                     session = SessionRecord.model_validate_json(json.dumps(told))
+                    if session.protocol_version != PROTOCOL_VERSION:
+                        raise ConfigError(
+                            f"{path} is of another protocol than {PROTOCOL_VERSION}, which this version speaks"
+                        )
                 case {"place": dict(document)}:
                     first = stretches[-1].stop_step if stretches else 0
                     stretches.append(Stretch(document, first, first))

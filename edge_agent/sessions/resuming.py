@@ -82,8 +82,7 @@ def choose_session(
     """Choose the session to continue: the named one, or the newest that no process has open and whose settings allow it.
 
     config_for: the configuration under which a session would continue. None if a new run begins. Raises ConfigError for
-    the named session, and for one of the same experiment in which only settings that decide the result, or the protocol,
-    differ.
+    the named session, and for one of the same experiment in which only settings that decide the result differ.
     """
     refusal: ConfigError | None = None
     stored = [entry for entry in stored_sessions(folder) if session_id in (None, entry[0].session_id)]
@@ -93,14 +92,11 @@ def choose_session(
         config = config_for(record)
         free = _FREE - _EVALUATING if config.training.schedule.name == "plateau" else _FREE
         decisive = [change for change in _differences(record, config) if not _among(change.key, free)]
-        is_of_now = record.protocol_version == PROTOCOL_VERSION
-        if is_of_now and not decisive:
+        if not decisive:
             return Chosen(record.session_id, config)
         same = session_id is not None or not any(_among(change.key, _IDENTITY) for change in decisive)
         if same and checkpoint is not None:
-            refusal = refusal or (
-                _refusal(folder, record, decisive) if is_of_now else _of_another_protocol(folder, record)
-            )
+            refusal = refusal or _refusal(folder, record, decisive)
     if refusal is not None:
         raise refusal
     if session_id is not None:
@@ -132,13 +128,15 @@ def prepare(
             _log.info("no session to resume; a new one begins")
         return experiment, None
     try:
-        return _resumed_experiment(build, stored, config), stored
+        return _resumed_experiment(build, stored, config, folder), stored
     except BaseException:
         stored.release()
         raise
 
 
-def _resumed_experiment(build: Callable[[EdgeConfig, int | None], W], stored: StoredSession, config: EdgeConfig) -> W:
+def _resumed_experiment(
+    build: Callable[[EdgeConfig, int | None], W], stored: StoredSession, config: EdgeConfig, folder: LocalFiles | None
+) -> W:
     """Build the experiment under `config`, and record that. Raises an IsthmusError if the session cannot continue with it."""
     record = stored.record
     nothing_left = stored.store is not None and not stored.store.names() and stored.finished_step is None
@@ -148,6 +146,9 @@ def _resumed_experiment(build: Callable[[EdgeConfig, int | None], W], stored: St
             f"weights that are no finite numbers; after `edge-agent forget {record.session_id}` a run begins from the start"
         )
     experiment = build(config, record.schedule_steps)
+    steps_are_left = stored.finished_step is None or experiment.steps > record.total_steps
+    if record.protocol_version != PROTOCOL_VERSION and steps_are_left:
+        raise _of_another_protocol(folder, record)
     if experiment.samples != record.samples:
         raise DataError(
             f"session {record.session_id} was begun with {record.samples} samples to train on, and data.train has "

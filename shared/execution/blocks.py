@@ -3,6 +3,7 @@
 Called from the compute thread, operation by operation, in the order that `StepScheduler` decides.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from shared.execution.failures import computed_loss
 from shared.execution.recalled import Recalled
 from shared.execution.shared_blocks import BlockPart, WeightedPart, added, part_of, summed, weights_of
 from shared.model.features import Features, Gradients, Slots, features_of
-from shared.placement import BlockSlice, StepPlan, Tile, stages
+from shared.placement import BlockSlice, StepPlan, Tile, Update, stages
 from shared.training import block_state
 from shared.training.clipping import Clipping
 from shared.training.held_blocks import BlockGradients, HeldBlocks
@@ -81,6 +82,10 @@ class PlacedBlocks:
         """True once a stage to which a gradient came has passed none on, though blocks before it learn."""
         self._stages: dict[Tile, _PlacedStage] = {}
         self._late = plan.late_blocks
+        updates = (one.block for one in plan.program(worker) if isinstance(one, Update))
+        places = {block: place for place, block in enumerate(updates)}
+        self._last_of: dict[int, list[Stage]] = defaultdict(list)
+        """Stages with blocks that are updated late, by that of them which is updated last."""
         for tile in stages(placement, worker, model):
             ends_model = tile.stop == placement.blocks
             policy_class = policy_of_stage(method.backward, placement.staleness, ends_model=ends_model)
@@ -90,6 +95,9 @@ class PlacedBlocks:
             input_gradient = model.wants_input_gradient(tile.first, tile.stop)
             policy = policy_class(stage, input_gradient=input_gradient)
             self._stages[tile] = _PlacedStage(stage, policy, input_gradient)
+            if stage.late:
+                changed = places.keys() & model.used_with(block.index for block in stage.late)
+                self._last_of[max(changed, key=places.__getitem__)].append(stage)
 
     def forward(self, step: int, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage, and keep what its backward needs."""
@@ -198,9 +206,8 @@ class PlacedBlocks:
         """
         self.held.put_back(taken)
         self.held.update(blocks, step, coefficient, rate_drops, self._late)
-        for placed in self._stages.values():
-            if any(block.index in blocks for block in placed.stage.late):
-                placed.stage.note_updated(step)
+        for stage in (one for block in blocks for one in self._last_of.get(block, ())):
+            stage.note_updated(step)
 
     def weights(self, one: BlockSlice) -> block_state.BlockTensors:
         """A copy of a slice's parameters and buffers, for those that share its block."""

@@ -116,9 +116,7 @@ def _joined(operations: list[Operation], model: ModelFacts) -> Iterator[Operatio
     while at < len(operations):
         match operations[at : at + 3]:
             case [Forward(stage), Loss(rows), Backward(same, _)] if same == stage and rows == stage.rows:
-                of_stage = set(stage.blocks)
-                used = of_stage.union(*(group for group in model.together if not of_stage.isdisjoint(group)))
-                learning = {block for block in used if model.blocks[block].trainable}
+                learning = {block for block in model.used_with(stage.blocks) if model.blocks[block].trainable}
                 at_once = learning <= set(_updated(operations, at + 3))
                 yield Learn(stage, at_once)
                 at += 3

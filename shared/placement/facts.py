@@ -1,6 +1,6 @@
 """Facts of a model, and permissions of its owners, that a placement has to know. Numbers and names only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -91,6 +91,11 @@ class ModelFacts:
     def steady_blocks(self) -> int:
         """Number of leading blocks that make the same of a sample in every step; the last block never counts."""
         return next((index for index, block in enumerate(self.blocks[:-1]) if not block.steady), len(self.blocks) - 1)
+
+    def used_with(self, blocks: Iterable[int]) -> frozenset[int]:
+        """Return these blocks, and those that use a weight together with any of them."""
+        given = frozenset(blocks)
+        return given.union(*(group for group in self.together if not given.isdisjoint(group)))
 
     @property
     def updated_together(self) -> bool:

@@ -152,18 +152,22 @@ class _Writer:
             yield from self._updates(worker)
 
     def _way_back(self, worker: str, own: tuple[Tile, ...]) -> Iterator[Operation]:
-        updated = self._updated_behind(worker, own)
+        updated, due = self._updated_behind(worker, own), list[int]()
         for number, stage in reversed([*enumerate(own)]):
             if self._model.answered_slots(stage.first, stage.stop):  # else the forward has left its part, the buffers
-                yield from self._received(worker, Cargo.ERROR_GRADIENT, stage.stop)
+                if received := self._received(worker, Cargo.ERROR_GRADIENT, stage.stop):
+                    yield from map(Update, due)  # before it waits, and behind what others wait for
+                    yield from received
+                    due.clear()
                 yield Backward(stage, input_gradient=self._model.wants_input_gradient(stage.first, stage.stop))
                 yield from self._sent(worker, Cargo.ERROR_GRADIENT, stage.first)
             yield from self._sent(worker, Cargo.WEIGHT_GRADIENT, stage.first)
-            yield from map(Update, updated[number])
+            due += updated[number]
+        yield from map(Update, due)
 
     def _updated_behind(self, worker: str, own: tuple[Tile, ...]) -> Mapping[int, list[int]]:
-        """By number of a stage, the blocks of which no gradient comes after its backward. They are updated there and then: the
-        gradients of earlier stages may come late."""
+        """By number of a stage, the blocks of which no gradient comes after its backward. Their updates do not wait for the
+        gradients of earlier stages, which may come late."""
         first: dict[int, int] = {}
         for number, stage in enumerate(own):
             for block in stage.blocks:
@@ -181,7 +185,7 @@ class _Writer:
         return self._placement.owner(block) == worker and self._model.blocks[block].changes
 
     def _waits(self, block: int) -> bool:
-        """Tell whether the update of a block waits for other workers."""
+        """Tell whether the update of a block waits for more than its own gradient here."""
         model = self._model
         together = model.updated_together and model.blocks[block].trainable
         return block in self._placement.shared_blocks or model.merged or together

@@ -67,7 +67,7 @@ class StepPlan:
         """Number of steps that workers with such samples may compute before these steps have begun where samples enter: they
         wait for all others by themselves."""
         self.late_blocks = _late_blocks(self._programs.values(), model) if placement.staleness else frozenset[int]()
-        """Blocks that learn, and whose updates other ones of earlier batches may precede after their forward."""
+        """Blocks whose weights earlier batches may change between a batch's forward and its own update."""
         self._parents = report_parents(first_worker(placement), self.links)
         exchanging = {worker for one in (*flow.norms, *flow.scales) for worker in (one.sender, one.receiver)}
         stateless = (
@@ -140,7 +140,7 @@ def _sent_ahead(of_workers: Mapping[str, tuple[Program, tuple[Program, ...]]], w
 
 
 def _late_blocks(programs: Iterable[Program], model: ModelFacts) -> frozenset[int]:
-    """The blocks for which a worker waits between their forward and their update."""
+    """The blocks for which a worker waits between their forward and the update of a weight that they use."""
     late: set[int] = set()
     for program in programs:
         begun: set[int] = set()
@@ -151,9 +151,10 @@ def _late_blocks(programs: Iterable[Program], model: ModelFacts) -> frozenset[in
                     begun.update(stage.blocks)
                 case Receive():
                     waiting |= begun
+                    begun.clear()
                 case Update(block) if block in waiting and model.blocks[block].trainable:
                     late.add(block)
-    return frozenset(late)
+    return model.used_with(late)
 
 
 class PlacementPlan(NamedTuple):

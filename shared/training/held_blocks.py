@@ -161,8 +161,8 @@ class HeldBlocks:
         That clips, steps the optimizer at the rate of `step`, and drops the gradients. A block that is not named must have no
         gradient. Where an update has several batches, the gradients of the earlier ones are kept. coefficient: scales gradients
         that `measure` has returned, or skips the update; left out, each is clipped by its block, or by these blocks as if there
-        were no others. rate_drops: see `set_rates`. late: blocks of the
-        placement, here and elsewhere, whose updates come late; see `prediction`.
+        were no others. rate_drops: see `set_rates`. late: blocks of the placement, here and elsewhere, whose updates come late;
+        see `prediction`.
         """
         indices = tuple(indices)
         self._drop_tied(indices)

@@ -66,9 +66,12 @@ class Stage:
         """True if a backward sets the default generators, as `torch.utils.checkpoint` does; None until one has run."""
         is_corrected = held.recipe.staleness_correction != "none"
         self.late = tuple(
-            block for block in self.blocks if is_corrected and block.trainable and (late is None or block.index in late)
+            block
+            for block in self.blocks
+            if is_corrected and (late is None or block.index in late)
+            if any(parameter.requires_grad for parameter in block.module.parameters())
         )
-        """The blocks whose weights are predicted."""
+        """The blocks whose weights are predicted: their own, and those that they use of others."""
         self._pending: deque[int] = deque()
         """Steps that have gone forward, and whose updates of these blocks are still to come."""
         self._spares: list[tuple[nn.Parameter, Tensor]] = []

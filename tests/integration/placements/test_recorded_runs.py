@@ -28,6 +28,8 @@ PREDICTED = ('deployment.staleness_correction="prediction"',)
 LONG_MOMENTUM = (*PREDICTED, f"training.optimizer={OPTIMIZERS['nesterov']}")
 PLAIN_SGD = (*PREDICTED, 'training.optimizer={name="sgd", learning_rate=0.05}')
 """Late gradients give it the momentum that it has not otherwise."""
+CLIPPED = (*PREDICTED, 'training.optimizer={name="sgd", momentum=0.9, clip_norm=0.5, clip="model"}')
+"""The updates of all blocks come late."""
 CASES = [
     ("two workers", "fickle", "replay", LOSSY),
     pytest.param("chain of three", "cnn", "replay", LOSSY, marks=pytest.mark.slow),
@@ -42,6 +44,9 @@ CASES = [
     pytest.param("chain of three", "tied", "stash", (*PREDICTED, *LOSSY), marks=pytest.mark.slow),
     pytest.param("three tiers", "cnn", "replay", PREDICTED, marks=pytest.mark.slow),
     pytest.param("three tiers", "fickle", "replay", (), marks=pytest.mark.slow),
+    ("labels stay", "mlp", "replay", CLIPPED),
+    pytest.param("chain of three", "cnn", "stash", CLIPPED, marks=pytest.mark.slow),
+    pytest.param("labels stay", "tied", "stash", LONG_MOMENTUM, marks=pytest.mark.slow),
 ]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -190,6 +195,10 @@ async def test_what_is_not_the_same_is_named(tmp_path):
     del told[at]
     record.write_text("".join(json.dumps(line) + "\n" for line in told))
     with pytest.raises(DifferentError, match="says nothing of step 20"):
+        read_record(record)
+    told[0]["session"]["protocol_version"] -= 1
+    record.write_text(json.dumps(told[0]))
+    with pytest.raises(ConfigError, match="is of another protocol than"):
         read_record(record)
     record.unlink()
     with pytest.raises(ConfigError, match=r"output\.record"):

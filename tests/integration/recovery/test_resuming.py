@@ -183,6 +183,21 @@ async def test_a_session_of_another_protocol_is_refused(stopped, monkeypatch):
     assert (steps[0], result.summary.steps) == (0, 2), "another experiment begins as ever"
 
 
+async def test_results_that_are_kept_are_written_by_a_later_protocol_too(tmp_path, monkeypatch):
+    def failing(_result):
+        raise OSError("no space is left")
+
+    async with running_trainer(f"checkpoints.location={tmp_path / 'trainer'}") as server:
+        flags = [*TRAINING, f"checkpoints.location={tmp_path / 'edge'}", f"trainer.address={server.address}"]
+        with pytest.raises(OSError, match="no space"):
+            await run_training(edge_config(*flags), write_result=failing)
+        monkeypatch.setattr(resuming, "PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+        with pytest.raises(ConfigError, match="was begun under protocol"):
+            await gone_on(flags, "training.max_steps=21")
+        result, _ = await gone_on(flags)
+    assert_same_bits(plain_state(edge_config(*TRAINING)), result.module.state_dict())
+
+
 async def test_a_run_may_become_longer(stopped):
     longer = ["training.epochs=2", "training.max_steps=50"]
     result, steps = await gone_on(stopped, *longer)

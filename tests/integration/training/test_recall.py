@@ -199,7 +199,7 @@ async def test_features_for_which_there_is_no_room_are_refused(tmp_path):
         (['output.directory="results"', "output.record=true"], "output.record is true"),
         (
             ["deployment.staleness_correction=prediction", 'training.optimizer={name="adam", learning_rate=0.01}'],
-            "no block here learns, so there is nothing to correct",
+            "no block learns before the features that are kept",
         ),
         (['group.name="line"'], "a group's trainers keep no features"),
         (["training.mean=token"], "features are recalled, so no labels are read to count"),

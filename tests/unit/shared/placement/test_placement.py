@@ -22,6 +22,7 @@ from shared.placement import (
     Receive,
     Route,
     Rows,
+    Send,
     Source,
     StepPlan,
     Tile,
@@ -83,14 +84,20 @@ def test_an_update_that_needs_no_other_worker_waits_for_none(data):
     alone = {block for block, facts in enumerate(model.blocks) if facts.trainable} - placement.shared_blocks
     for worker in placement.workers:
         waited: set[int] = set()
+        has_updated = False
         for operation in plan.program(worker):
             match operation:
                 case Receive():
                     waited |= alone
+                    has_updated = False
                 case Forward(stage) | Backward(stage, _):
                     waited -= {*stage.blocks}
+                    assert not has_updated, "others wait for what follows"
+                case Send(crossing) if crossing.cargo is not Cargo.WEIGHTS:
+                    assert not has_updated, "others wait for it"
                 case Update(block):
                     assert block not in waited
+                    has_updated = True
 
 
 @pytest.mark.parametrize(
@@ -102,6 +109,11 @@ def test_an_update_that_needs_no_other_worker_waits_for_none(data):
         (2, {"scaled": True}, {0, 1, 2, 3}),
         (0, {"clipped_together": True}, set()),
         (2, {"together": ((0, 3),)}, {0, 1, 2, 3}),
+        (
+            2,
+            {"blocks": (*FOUR.blocks[:3], BlockFacts("uses block 0", trainable=False)), "together": ((0, 3),)},
+            {0, 1, 2, 3},
+        ),
         (2, {"blocks": tuple(BlockFacts(f"b{index}", trainable=index > 1) for index in range(4))}, {2}),
     ],
 )

@@ -132,6 +132,23 @@ def test_only_updates_that_are_still_to_come_are_foreseen(policy, pending, moves
     assert (stage.predict_weights() is not None) == moves
 
 
+def test_a_weight_that_two_blocks_use_is_predicted_alike_in_both():
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    second.weight, second.bias = first.weight, first.bias
+    chain = build_chain(nn.Sequential(first, second, nn.Linear(8, 3)), torch.randn(BATCH, 8))
+    stage = lone_stage(chain, 0, 2, recipe(staleness_correction="prediction"), CPU)
+    stash = policy_by_name("stash")(stage)
+    for step in range(3):
+        stash.forward(step, (batch_of("normed", step),))
+        stash.backward(step, (torch.ones(BATCH, 8),))
+        stage.update(step, is_late=True)
+    stage.note_begun(3)
+    likely = stage.predict_weights()
+    assert likely is not None
+    assert torch.equal(likely[0]["weight"], likely[1]["weight"])
+    assert not torch.equal(likely[0]["weight"], first.weight)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("learns", ["nothing there", "frozen"])
 def test_a_stage_in_which_nothing_learns_has_no_weights_to_predict(policy, learns):
