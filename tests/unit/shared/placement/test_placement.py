@@ -22,11 +22,9 @@ from shared.placement import (
     Receive,
     Route,
     Rows,
-    Send,
     Source,
     StepPlan,
     Tile,
-    Update,
     Window,
     check,
     crossings,
@@ -74,53 +72,6 @@ def test_programs_of_any_valid_placement_do_every_part_of_a_step_once(data):
     assert sorted(step.updates) == sorted((placement.owner(block), block) for block in changing)
     for worker, block in product(placement.workers, changing):
         assert ((worker, block) in step.fresh) == (block in held_blocks(placement, worker))
-
-
-@given(data=st.data())
-def test_an_update_that_needs_no_other_worker_waits_for_none(data):
-    model = data.draw(models())
-    placement = data.draw(placements(model))
-    plan = StepPlan(placement, model)
-    alone = {block for block, facts in enumerate(model.blocks) if facts.trainable} - placement.shared_blocks
-    for worker in placement.workers:
-        waited: set[int] = set()
-        has_updated = False
-        for operation in plan.program(worker):
-            match operation:
-                case Receive():
-                    waited |= alone
-                    has_updated = False
-                case Forward(stage) | Backward(stage, _):
-                    waited -= {*stage.blocks}
-                    assert not has_updated, "others wait for what follows"
-                case Send(crossing) if crossing.cargo is not Cargo.WEIGHTS:
-                    assert not has_updated, "others wait for it"
-                case Update(block):
-                    assert block not in waited
-                    has_updated = True
-
-
-@pytest.mark.parametrize(
-    ("staleness", "changes", "late"),
-    [
-        (2, {}, {0, 1, 2}),
-        (0, {}, set()),
-        (2, {"clipped_together": True}, {0, 1, 2, 3}),
-        (2, {"scaled": True}, {0, 1, 2, 3}),
-        (0, {"clipped_together": True}, set()),
-        (2, {"together": ((0, 3),)}, {0, 1, 2, 3}),
-        (
-            2,
-            {"blocks": (*FOUR.blocks[:3], BlockFacts("uses block 0", trainable=False)), "together": ((0, 3),)},
-            {0, 1, 2, 3},
-        ),
-        (2, {"blocks": tuple(BlockFacts(f"b{index}", trainable=index > 1) for index in range(4))}, {2}),
-    ],
-)
-def test_updates_are_late_where_k_lets_others_come_before_them(staleness, changes, late):
-    labels_stay = stacked(("edge", 0, 1), ("near", 1, 3), ("edge", 3, 4), staleness=staleness)
-    assert StepPlan(labels_stay, replace(FOUR, **changes, values=())).late_blocks == late
-    assert not StepPlan(labels_stay, FOUR, training=False).late_blocks
 
 
 @given(data=st.data())
