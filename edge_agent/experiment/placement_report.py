@@ -192,7 +192,8 @@ def memory_of(workload: Workload, plan: StepPlan, worker: str) -> Memory:
             if graphs:  # with the weights of the forward
                 continue
         if workload.recipe.staleness_correction != "none":  # a copy, predicted for a forward
-            activations += _bytes(_learnt(one for one in blocks if one in owned and one.index in plan.late_blocks))
+            late = [one for one in blocks if one.index in plan.late_blocks and placement.owner(one.index) == worker]
+            activations += _bytes(_learnt(late))
     if model.updated_together:  # gradients wait for the coefficient, which follows from all
         waiting += learnt
     return Memory(

@@ -154,7 +154,8 @@ def _parsed(lines: Iterable[str], path: Path) -> RunRecord:
                     session = SessionRecord.model_validate_json(json.dumps(told))
                     if session.protocol_version != PROTOCOL_VERSION:
                         raise ConfigError(
-                            f"{path} is of another protocol than {PROTOCOL_VERSION}, which this version speaks"
+                            f"{path} is of another protocol than {PROTOCOL_VERSION}, which this version speaks; repeat it "
+                            "with the version of Isthmus that recorded it"
                         )
                 case {"place": dict(document)}:
                     first = stretches[-1].stop_step if stretches else 0

@@ -143,7 +143,8 @@ def _resumed_experiment(
     if record.shared is not None and nothing_left:
         raise StorageError(
             f"session {record.session_id} cannot go on: no checkpoint of it is left here, because each was damaged or held "
-            f"weights that are no finite numbers; after `edge-agent forget {record.session_id}` a run begins from the start"
+            "weights that are no finite numbers; after "
+            f"`edge-agent forget {record.session_id}{_flag_for(folder)}` a run begins from the start"
         )
     experiment = build(config, record.schedule_steps)
     steps_are_left = stored.finished_step is None or experiment.steps > record.total_steps

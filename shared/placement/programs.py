@@ -191,6 +191,7 @@ class _Writer:
         return block in self._placement.shared_blocks or model.merged or together
 
     def _updates(self, worker: str) -> Iterator[Operation]:
+        """Updates that wait for more than the way back, and the new weights of shared blocks."""
         placement, held = self._placement, held_blocks(self._placement, worker)
         clipped_later: list[int] = []
         merged: list[BlockSlice] = []

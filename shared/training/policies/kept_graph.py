@@ -22,13 +22,13 @@ class KeptGraph:
         """See `BackwardPolicy`."""
         if not self._stage.gradients_return:
             return self._stage.forward_only(step, inputs)
-        weights = self._weights_of_now()
+        weights = self._weights_to_run_on()
         graph = self._stage.forward(step, inputs, input_gradient=self._input_gradient, weights=weights)
         self._stage.note_begun(step)
         self._history.append((step, graph, weights))
         return tuple(None if output is None else output.detach() for output in graph.outputs)
 
-    def _weights_of_now(self) -> Weights | None:
+    def _weights_to_run_on(self) -> Weights | None:
         """A copy of weights to run a forward on; None for the stage's own."""
         return self._stage.predict_weights()
 

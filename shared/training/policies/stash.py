@@ -17,11 +17,11 @@ class Stash(KeptGraph):
         self._weights: Weights | None = None
         self._copied_version = -1
 
-    def _weights_of_now(self) -> Weights:
+    def _weights_to_run_on(self) -> Weights:
         """Predicted ones, or a copy of the weights of now: one for all batches between two updates."""
         if self._history:
             renew_buffers(*self._stage.blocks)
-        if (predicted := super()._weights_of_now()) is not None:
+        if (predicted := super()._weights_to_run_on()) is not None:
             return predicted
         if self._weights is None or self._copied_version != self._stage.held.weights_version:
             self._weights, self._copied_version = self._stage.copy_weights(), self._stage.held.weights_version

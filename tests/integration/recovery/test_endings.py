@@ -99,6 +99,6 @@ async def test_a_session_without_a_checkpoint_that_is_of_use_names_what_forgets_
     for name in stored.checkpoints():
         stored.remove_damaged(name)
     stored.release()
-    with pytest.raises(StorageError, match=f"no checkpoint of it is left here.*`edge-agent forget {session}`"):
+    with pytest.raises(StorageError, match=f"no checkpoint of it is left here.*`edge-agent forget {session} --set="):
         await run_training(edge_config(*stopped), resume=Resume())
     assert folder.folders() == [session], "what is kept is for its owner to remove"

@@ -144,6 +144,16 @@ def test_weights_that_are_predicted_are_one_copy_more():
     assert predicted.total == plain.total + plain.gradients
 
 
+@pytest.mark.parametrize(("clip", "copies"), [("block", 0), ("model", 1)])
+def test_the_last_blocks_have_predicted_weights_where_their_updates_are_late(clip, copies):
+    optimizer = f'training.optimizer={{name="sgd", momentum=0.9, clip_norm=1.0, clip="{clip}"}}'
+    plain, predicted = (
+        of(reported(*CHAIN, "deployment.staleness=2", optimizer, f"deployment.staleness_correction={name}"), "far")[0]
+        for name in ("none", "prediction")
+    )
+    assert predicted.total == plain.total + copies * plain.gradients
+
+
 def test_sgd_without_momentum_has_one_where_weights_are_predicted():
     late = (*CHAIN, "deployment.staleness=2", 'training.optimizer={name="sgd"}')
     plain, predicted = (
