@@ -1,9 +1,8 @@
 """Measures the link to a trainer, its rates and its round trip, by a few small calls and then ever larger ones.
 
-This needs no session and trains nothing. The uplink carries a long name to the health service, which does not know it.
-The
-downlink carries answers of the reflection service about the trainer's own contract. The link should be idle: other
-traffic lowers the rates.
+This needs no session and trains nothing. The uplink carries a long name to the health service, which does not know it. The
+downlink carries answers of the reflection service about the trainer's own contract. The link should be idle: other traffic
+lowers the rates.
 """
 
 import asyncio
@@ -117,14 +116,16 @@ async def measure_uplink(calls: ProbeCalls, round_trip_seconds: float, sizes: Se
 async def measure_downlink(calls: ProbeCalls, round_trip_seconds: float, sizes: Sequence[int] = SIZES_BYTES) -> Rate:
     """The rate from the trainer. Raises NotMeasuredError."""
     question = ServerReflectionRequest(file_containing_symbol=SERVICE)
-    one, why = await calls.repeat(REFLECTION, question, 1)
+    one, ended = await calls.repeat(REFLECTION, question, 1)
     if not one:
-        raise NotMeasuredError(why)
+        raise NotMeasuredError(ended.details)
     rate = 0.0
     for times in dict.fromkeys(max(count // one, 1) for count in sizes):
         started = time.monotonic()
-        received, _ = await calls.repeat(REFLECTION, question, times)
+        received, ended = await calls.repeat(REFLECTION, question, times)
         seconds = time.monotonic() - started
+        if not received or ended.code not in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED):
+            raise NotMeasuredError(ended.details)
         rate = bits_per_second(received, seconds, round_trip_seconds)
         if seconds >= ENOUGH_SECONDS:
             break

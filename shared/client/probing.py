@@ -60,22 +60,25 @@ class ProbeCalls:
         try:
             data = await call(question, metadata=self._metadata(), timeout=self._call_seconds)
         except grpc.aio.AioRpcError as failure:
-            return ProbeAnswer(failure.code(), one_line(failure.details() or failure.code().name))
+            return _failed(failure)
         self.carried_bytes += len(data)
         return ProbeAnswer(grpc.StatusCode.OK, data=data)
 
-    async def repeat(self, method: str, request: Message, times: int) -> tuple[int, str]:
-        """Make a call whose stream has the same request `times` times. Returns the bytes that came, and why it failed, if it
-        did."""
+    async def repeat(self, method: str, request: Message, times: int) -> tuple[int, ProbeAnswer]:
+        """Make a call whose stream has the same request `times` times. Returns the bytes that came, and the call's end."""
         method_call: Any = self._channel.stream_stream(method)
         question = request.SerializeToString()
         self.carried_bytes += len(question) * times
         answers = method_call(itertools.repeat(question, times), metadata=self._metadata(), timeout=self._call_seconds)
-        received, why = 0, ""
+        received, ended = 0, ProbeAnswer(grpc.StatusCode.OK)
         try:
             async for answer in answers:
                 received += len(answer)
         except grpc.aio.AioRpcError as failure:
-            why = one_line(failure.details() or failure.code().name)
+            ended = _failed(failure)
         self.carried_bytes += received
-        return received, why
+        return received, ended
+
+
+def _failed(failure: grpc.aio.AioRpcError) -> ProbeAnswer:
+    return ProbeAnswer(failure.code(), one_line(failure.details() or failure.code().name))

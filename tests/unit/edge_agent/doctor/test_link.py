@@ -84,3 +84,36 @@ async def test_an_uplink_that_cannot_be_measured_is_no_fault_of_the_device(clock
     assert (refused.status, refused.result) == (SKIPPED, "not measured: too many calls")
     late = await link.check_uplink(OneAnswer(ProbeAnswer(Code.DEADLINE_EXCEEDED), 10 / 65536, clock), 0.0)
     assert (late.status, late.result) == (ADVICE, "less than 0.0524 Mbit/s")
+
+
+class Answers:
+    """A trainer that sends so many of the answers that a stream asks for, each of 1,000 bytes and 10 ms."""
+
+    def __init__(self, sent, end, clock):
+        self._sent, self._end, self._clock = sent, end, clock
+
+    async def repeat(self, _method, _request, times):
+        sent = min(times, self._sent)
+        self._clock.now += 0.01 * sent
+        return 1000 * sent, ProbeAnswer(Code.OK) if sent == times else self._end
+
+
+async def test_a_downlink_shows_the_bytes_that_came_in_time(clock):
+    whole = await link.check_downlink(Answers(10**9, None, clock), 0.0)
+    late = await link.check_downlink(Answers(40, ProbeAnswer(Code.DEADLINE_EXCEEDED), clock), 0.0)
+    assert whole.result == late.result == "at least 0.8 Mbit/s"
+
+
+@pytest.mark.parametrize("sent", [0, 1, 40])
+async def test_a_downlink_whose_trainer_goes_away_has_no_rate(clock, sent):
+    gone = await link.check_downlink(Answers(sent, ProbeAnswer(Code.UNAVAILABLE, "it is gone"), clock), 0.0)
+    assert (gone.status, gone.result) == (SKIPPED, "not measured: it is gone")
+
+
+async def test_a_downlink_of_which_nothing_comes_in_time_has_no_rate(clock):
+    class LaterNothing(Answers):
+        async def repeat(self, method, request, times):
+            return await super().repeat(method, request, times) if times == 1 else (0, self._end)
+
+    late = await link.check_downlink(LaterNothing(40, ProbeAnswer(Code.DEADLINE_EXCEEDED, "late"), clock), 0.0)
+    assert (late.status, late.result) == (SKIPPED, "not measured: late")
