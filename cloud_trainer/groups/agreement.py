@@ -15,6 +15,10 @@ from shared.wire.isthmus.v1 import trainer_pb2 as pb
 
 _OF_THE_FIRST = {"steps_per_epoch", "total_steps"}
 """Keys of a recipe that follow from a member's data; those of the first member hold for the group."""
+_PROTOCOL = "protocol version"
+_ALIKE = "all members of a group have the same"
+_UPGRADED = "all go on with the version of Isthmus that began it, or begin a group of another group.name"
+"""Ways on for a group that was begun under another protocol, by which a step may have another result."""
 
 
 class Agreement(NamedTuple):
@@ -73,7 +77,7 @@ class Agreement(NamedTuple):
             if theirs.get(what) != value:
                 raise ConfigError(
                     f"group {group!r} trains with {what} {_shown(what, value)}, and this member has "
-                    f"{_shown(what, theirs.get(what))}; all members of a group have the same"
+                    f"{_shown(what, theirs.get(what))}; {_UPGRADED if what == _PROTOCOL else _ALIKE}"
                 )
 
     def _told(self) -> dict[str, Any]:
@@ -81,7 +85,7 @@ class Agreement(NamedTuple):
         recipe = self.recipe.model_dump(mode="json", exclude=_OF_THE_FIRST)
         optimizer, schedule = recipe.pop("optimizer"), recipe.pop("schedule")
         return {
-            "protocol version": self.request.protocol_version,
+            _PROTOCOL: self.request.protocol_version,
             "model.factory": model.factory,
             "model.kwargs": model.kwargs_json,
             "deployment.staleness": self.staleness,
