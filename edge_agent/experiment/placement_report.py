@@ -14,7 +14,7 @@ from edge_agent.experiment.privacy import permissions_of
 from edge_agent.experiment.workload import Workload
 from shared.execution.block_slices import Slices
 from shared.execution.crossing_types import CrossingTypes
-from shared.execution.recalled import all_kept_bytes
+from shared.execution.recalled import kept_in_memory
 from shared.model.chain import Block
 from shared.model.features import Features, FeatureSpecs, call_module, specs_bytes
 from shared.model.footprint import activation_bytes
@@ -40,7 +40,6 @@ from shared.placement import (
 from shared.runtime.block_form import entries_of
 from shared.runtime.forms import numbers_spec
 from shared.tensor_wire import slot_codec
-from shared.training.copied_features import MOST_COPIES
 from shared.training.optimizers import optimizer_bytes
 from shared.training.policies import policy_by_name
 from shared.training.precision import computing
@@ -205,15 +204,8 @@ def memory_of(workload: Workload, plan: StepPlan, worker: str) -> Memory:
         activations=activations,
         waiting=placement.staleness * waiting,
         ahead=plan.samples_ahead * _bytes_ahead(workload, plan, worker),
-        kept=kept_in_memory(workload, plan),
+        kept=kept_in_memory(chain, workload.recipe, plan, worker),
     )
-
-
-def kept_in_memory(workload: Workload, plan: StepPlan) -> int:
-    """Count the bytes of features of which changes are sent that each of the two workers holds at most."""
-    if not plan.sends_changes:
-        return 0
-    return MOST_COPIES * all_kept_bytes(workload.chain, workload.recipe, plan.placement, plan.model)
 
 
 def _bytes_ahead(workload: Workload, plan: StepPlan, worker: str) -> int:

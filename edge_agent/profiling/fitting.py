@@ -6,12 +6,13 @@ from typing import NamedTuple
 import structlog
 
 from edge_agent.experiment.experiment import Experiment, has_one_cut
-from edge_agent.experiment.placement_report import crossing_bytes, kept_in_memory, memory_of
+from edge_agent.experiment.placement_report import crossing_bytes, memory_of
 from edge_agent.profiling.memory import available_bytes
 from edge_agent.sessions.kills import Kill
 from edge_agent.sessions.stored_session import StoredSession
 from shared.control.formatting import size
 from shared.errors import ConfigError, DataError, ModelError, UnfitError
+from shared.execution.recalled import kept_in_memory
 from shared.placement import AGENT, Placement, StepPlan, held_blocks
 
 _log = structlog.get_logger(__name__)
@@ -25,7 +26,8 @@ _BESIDE_BYTES = 32 * 1024**2
 
 def warn_of_kept_features(experiment: Experiment) -> None:
     """Warn if memory will have no room for the features of which changes are sent: it is taken as they come."""
-    kept_bytes = kept_in_memory(experiment, StepPlan(experiment.placement, experiment.facts))
+    plan = StepPlan(experiment.placement, experiment.facts)
+    kept_bytes = kept_in_memory(experiment.chain, experiment.recipe, plan, AGENT)
     if kept_bytes > (free_bytes := available_bytes()):
         _log.warning(
             "the features of which changes are sent may not fit into memory, and the kernel then kills this process",

@@ -22,6 +22,8 @@ from shared.model.chain import Chain
 from shared.model.features import Features, FeatureSpecs, Slots
 from shared.model.spec import TensorSpec
 from shared.placement import ModelFacts, Placement, StepPlan, kept_stage
+from shared.training.copied_features import MOST_COPIES
+from shared.training.kept_features import NUMBER_BYTES
 from shared.training.losses import widened
 from shared.training.recipe import Recipe
 
@@ -38,14 +40,23 @@ def kept_feature(
 
 
 def kept_bytes(chain: Chain, recipe: Recipe, placement: Placement, model: ModelFacts) -> int:
-    """Count the bytes that are kept of one sample, where it is recalled with its labels."""
-    return record_bytes(*kept_feature(chain, recipe, placement, model), recipe.recalled_label_bytes)
+    """Count the bytes that are kept of one sample: its record, or its feature and a number of each slot."""
+    specs, slots = kept_feature(chain, recipe, placement, model)
+    numbers_bytes = NUMBER_BYTES * len(slots) if recipe.changes is not None else 0
+    return record_bytes(specs, slots, recipe.recalled_label_bytes) + numbers_bytes
 
 
 def all_kept_bytes(chain: Chain, recipe: Recipe, placement: Placement, model: ModelFacts) -> int:
     """Count the bytes that are kept of all samples, where they are recalled or changes of them are sent; 0 elsewhere."""
     samples = recipe.recalled_samples if recipe.changes is None else recipe.changes.samples
     return samples and samples * kept_bytes(chain, recipe, placement, model)
+
+
+def kept_in_memory(chain: Chain, recipe: Recipe, plan: StepPlan, worker: str) -> int:
+    """Count the bytes of memory for what a worker keeps of samples at most: flags where a file has the features."""
+    if plan.recalls_at(worker):
+        return recipe.recalled_samples
+    return MOST_COPIES * all_kept_bytes(chain, recipe, plan.placement, plan.model) if plan.sends_changes else 0
 
 
 def begin_recall(chain: Chain, recipe: Recipe, folder: Path, plan: StepPlan) -> "Recalled":

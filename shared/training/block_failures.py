@@ -5,6 +5,7 @@ from typing import NoReturn
 from shared.errors import ModelError
 from shared.foreign import described, foreign_code, raise_translated
 from shared.model.chain import Block
+from shared.model.division.verify import embedding_advice
 
 
 def failures_of(what: str, *blocks: Block) -> foreign_code:
@@ -21,4 +22,5 @@ def block_failure(what: str, cause: BaseException, *blocks: Block) -> ModelError
     """The error that names these blocks and quotes the cause."""
     names = " to ".join(repr(block.name) for block in dict.fromkeys((blocks[0], blocks[-1])))
     noun = "block" if len(blocks) == 1 else "blocks"
-    return ModelError(f"{what} {noun} {names} failed with {described(cause)}".lstrip())
+    advice = embedding_advice(cause, *(block.module for block in blocks))
+    return ModelError(f"{what} {noun} {names} failed with {described(cause)}{advice}".lstrip())

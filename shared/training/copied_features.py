@@ -40,9 +40,9 @@ class CopiedFeatures:
     increments: tuple["Increment", ...]
     """Increments that have the features of all other samples, the oldest first; none where these are all."""
     changed_bytes: int
-    """Bytes of these features."""
+    """Bytes of these features, with the numbers of their samples."""
     whole_bytes: int
-    """Bytes of the features of all samples."""
+    """Bytes of the features of all samples, counted alike."""
     number: int
     _written: Written = field(repr=False)
 

@@ -14,6 +14,9 @@ from shared.errors import ProtocolError, StorageError
 from shared.model.spec import TensorSpec
 from shared.training.copied_features import CopiedFeatures, Written
 
+NUMBER_BYTES = torch.int64.itemsize
+"""Bytes of what is kept beside a feature: the number of its copy, or in a copy that of its sample."""
+
 
 class KeptFeatures:
     """The last feature of each sample on one crossing, slot by slot. One thread at a time uses it."""
@@ -71,9 +74,9 @@ class KeptFeatures:
         return copied
 
     def _bytes(self, since: int) -> int:
-        """Count the bytes of the features that the copy of this number lacks."""
+        """Count the bytes of the features that the copy of this number lacks, with the numbers of their samples."""
         return sum(
-            int((kept_before > since).sum()) * math.prod(values.shape[1:]) * values.element_size()
+            int((kept_before > since).sum()) * (math.prod(values.shape[1:]) * values.element_size() + NUMBER_BYTES)
             for kept_before, values in zip(self._kept_before.values(), self._values.values(), strict=True)
         )
 

@@ -12,7 +12,7 @@ from cloud_trainer.sessions.memory import Batches, SessionMemory, Uses
 from shared.bounds import MOST_WORKERS
 from shared.errors import ConfigError, ProtocolError
 from shared.execution.model_facts import facts_of
-from shared.execution.recalled import kept_bytes
+from shared.execution.recalled import kept_bytes, kept_in_memory
 from shared.model.chain import Chain
 from shared.model.spec import TensorSpec
 from shared.placement import (
@@ -37,7 +37,6 @@ from shared.placement import (
 )
 from shared.runtime.block_form import SHARED
 from shared.runtime.forms import Forms
-from shared.training.copied_features import MOST_COPIES
 from shared.training.kept_features import KeptFeatures
 from shared.training.losses import check_labels
 from shared.training.recipe import Recipe
@@ -153,8 +152,7 @@ class PlacementJudge:
         before = plan.samples_ahead * sum(forms.of(one).worst_bytes(kept=False) for one in ahead)
         repeated = (one for one in mine if one.cargo is Cargo.WEIGHTS and one.receiver in plan.stateless)
         before += plan.runs_ahead * sum(forms.of(one).worst_bytes(kept=False) for one in repeated)
-        if plan.sends_changes and (changes := self.recipe.changes) is not None:
-            before += MOST_COPIES * changes.samples * self._kept_bytes(plan.placement)
+        before += kept_in_memory(self.chain, self.recipe, plan, self.worker)
         labels = plan.samples_ahead if any(one.cargo is Cargo.LABEL for one in ahead) else 0
         return Batches(in_flight, each, labels, before)
 

@@ -240,13 +240,20 @@ def _failure(what: str, block: nn.Module, all_entered: FeatureSpecs, cause: Base
             f"; the input is {_named(entered.dtype)} and the weights are {weights}: let the dataset return {weights}, or the "
             f"factory a model of {_named(entered.dtype)}"
         )
-    rows = sorted({part.num_embeddings for part in block.modules() if isinstance(part, nn.Embedding)})
-    if isinstance(cause, IndexError) and rows:
-        advice = (
-            f"; its embeddings have {' or '.join(map(str, rows))} rows: let the dataset's numbers be smaller, or the embedding "
-            "larger"
-        )
+    advice += embedding_advice(cause, block)
     return ModelError(f"{what} on an input of shape {entered.shape}: {described(cause)}{advice}")
+
+
+def embedding_advice(cause: BaseException, *modules: nn.Module) -> str:
+    """Return advice where a number of the dataset may have had no row in an embedding; empty elsewhere."""
+    parts = (part for module in modules for part in module.modules())
+    rows = sorted({part.num_embeddings for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag)})
+    if not rows or not isinstance(cause, IndexError):
+        return ""
+    return (
+        f"; its embeddings have {' or '.join(map(str, rows))} rows: let the dataset's numbers be smaller, or the embedding "
+        "larger"
+    )
 
 
 def _named(dtype: torch.dtype) -> str:

@@ -146,7 +146,7 @@ async def test_a_moved_cut_begins_anew():
 
 
 async def test_features_for_which_there_is_no_room_are_refused():
-    needed = SAMPLES * FEATURE_BYTES
+    needed = SAMPLES * (FEATURE_BYTES + 8)
     async with running_trainer(f"server.max_recalled_bytes={needed}") as server:
         await run_training(edge_config(*FLAGS, CHANGES, "training.max_steps=2", f"trainer.address={server.address}"))
     async with running_trainer(f"server.max_recalled_bytes={needed - 1}") as server:

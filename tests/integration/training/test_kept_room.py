@@ -14,13 +14,13 @@ from edge_agent.training.shutdown import Shutdown
 from isthmus import run_training
 from shared.errors import StoppedError
 from shared.training.copied_features import MOST_COPIES
-from tests.integration.training import test_changes, test_recall_alone
+from tests.integration.training import test_changes, test_recall, test_recall_alone
 from tests.support.running import Listening, edge_config, running_trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CHANGES = [*test_changes.FLAGS, test_changes.CHANGES]
-KEPT_BYTES = test_changes.SAMPLES * test_changes.FEATURE_BYTES
+KEPT_BYTES = test_changes.SAMPLES * (test_changes.FEATURE_BYTES + 8)
 
 
 def bytes_in(folder):
@@ -96,6 +96,13 @@ def test_both_ends_report_the_memory_of_features_and_of_their_copies():
     for plain, keeping in zip(*reports, strict=True):
         assert (plain.kept, keeping.kept) == (0, MOST_COPIES * KEPT_BYTES)
         assert keeping.total == plain.total + keeping.kept
+
+
+def test_a_worker_that_recalls_reports_the_memory_of_a_flag_of_each_sample():
+    alone = report_on(Experiment(edge_config(*test_recall_alone.ALONE))).memory
+    assert [one.kept for one in alone] == [test_recall_alone.SAMPLES]
+    device, trainer = report_on(Experiment(edge_config(*test_recall.FLAGS, test_recall.RECALL))).memory
+    assert (device.kept, trainer.kept) == (0, test_recall.SAMPLES)
 
 
 @pytest.mark.slow

@@ -12,24 +12,24 @@ from shared.training.copied_features import MOST_WHOLES, folded
 from shared.training.kept_features import KeptFeatures
 
 SPECS = {0: TensorSpec((4, 3), torch.float32), 2: TensorSpec((4, 2, 2), torch.bfloat16)}
-SAMPLES, ROW_BYTES = 40, 3 * 4 + 4 * 2
+SAMPLES, ROW_BYTES = 40, 3 * 4 + 4 * 2 + 2 * 8  # with the number of the sample in each slot
 
 
 class Disk:
-    """A disk on which copies are written, and the bytes of features that each copy, and each increment, took."""
+    """A disk on which copies are written, and the bytes that each copy, and each increment, took."""
 
     def __init__(self, kept):
         self.kept, self.files, self.copied, self.took, self.increments = kept, {}, [], [], ()
 
     def write(self, fails=False):
         copied = self.kept.copy()
-        self.copied.append(feature_bytes(copied.rows))
+        self.copied.append(bytes_of(copied.rows))
         if fails:
             return
         rows, increments = copied.rows, copied.increments
         if copied.is_one_too_many:
             rows, increments = folded([rows, *self.read(increments)]), ()
-        self.took.append(feature_bytes(rows))
+        self.took.append(bytes_of(rows))
         if rows:
             increments += (Increment(f"{len(self.files)}", self.took[-1], ""),)
             self.files[increments[-1].file] = rows
@@ -52,8 +52,8 @@ def begun():
     return kept
 
 
-def feature_bytes(rows):
-    return sum(tensor.nbytes for name, tensor in rows.items() if name.endswith("/features"))
+def bytes_of(rows):
+    return sum(tensor.nbytes for tensor in rows.values())
 
 
 def kept_in(kept):

@@ -80,3 +80,14 @@ def test_a_state_of_other_samples_is_refused_and_what_was_kept_stays(damage):
     with pytest.raises(StorageError, match="of 6 samples"):
         kept.put_back(kept.copy().rows | damage)
     assert kept.rows(0, torch.arange(6))[1].nonzero().view(-1).tolist() == [1, 3]
+
+
+def test_a_copy_counts_all_of_its_bytes_however_narrow_features_are():
+    kept = KeptFeatures(6)
+    kept.begin("one", {0: TensorSpec((4, 1), torch.float32)})
+    kept.keep(0, numbers(0, 1, 2), torch.ones(3, 1))
+    kept.copy().written(())
+    kept.keep(0, numbers(2, 5), torch.ones(2, 1))
+    copied = kept.copy()
+    assert copied.changed_bytes == sum(rows.nbytes for rows in copied.rows.values()) == 2 * (4 + 8)
+    assert copied.whole_bytes == 4 * (4 + 8)
