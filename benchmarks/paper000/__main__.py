@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, train, draw. Exits with the code of an error."""
     chosen = _parsed(arguments)
     try:
+        for name in chosen.figures if chosen.into is not None else ():
+            _with(chosen.into, name, "")  # to be refused before hours of training
         results = {result.training: result for result in read_lines(chosen.out, Result.of, "benchmarks.paper000")}
         wanted = dict.fromkeys(
             training for name in chosen.figures for training in _trainings(name, chosen) if training not in results
@@ -64,9 +66,12 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--samples", type=above_zero, help="of every training set, at most (default: each task's own)")
     add("--seeds", type=numbers, default=range(3), help="one number, or the first and last of several (default: 0-2)")
     add(
-        "--workers", type=int, default=1, help="trainings at a time, a process and a thread each (default: %(default)s)"
+        "--workers",
+        type=above_zero,
+        default=1,
+        help="trainings at a time, a process and a thread each (default: %(default)s)",
     )
-    add("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
+    add("--device", choices=("cpu", "cuda"), default="cpu", help="cpu or cuda (default: %(default)s)")
     add(
         "--out", type=Path, default=STORED, help="file of results; those in it are not run again (default: %(default)s)"
     )
@@ -75,6 +80,10 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.stored and MEMORY in chosen.figures:
         parser.error(f"{MEMORY} is not stored; it is measured")
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch finds no GPU here; leave --device out")
+    if chosen.into is not None and not chosen.into.is_file():
+        parser.error(f"{chosen.into} is no file")
     return chosen
 
 
@@ -136,7 +145,12 @@ def _show(figure: str, text: str, into: Path | None) -> None:
     if into is None:
         print(text, end="\n\n")
     else:
-        into.write_text(replaced(into.read_text(), text, str(into), *marks(figure)))
+        into.write_text(_with(into, figure, text))
+
+
+def _with(into: Path, figure: str, text: str) -> str:
+    """Return a document with a figure in its place. Raises DataError where it has none."""
+    return replaced(into.read_text(), text, str(into), *marks(figure))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """MovieLens 100k: will this user like this film? Read from the three files of it that recbole 1.2.1 has in its package."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,12 +53,13 @@ def movielens(path: str, split: Split = "train", length: int = 20) -> Ratings:
     for place, (user, item, rating, time) in _rows(folder, "inter"):
         try:
             one = float(time), int(item), float(rating) >= _LIKED
-            is_known = int(user) in users and one[1] in items
+            is_known = int(user) in users and one[1] in items and math.isfinite(one[0]) and math.isfinite(float(rating))
         except ValueError:
             is_known = False
         if not is_known:
             raise DataError(
-                f"{place} rates item {item!r} by user {user!r}; they must be numbers of the other two files"
+                f"{place} rates item {item!r} by user {user!r} with {rating!r} at {time!r}; the first two must be numbers of "
+                "the other two files, the others finite"
             )
         by_user.setdefault(int(user), []).append(one)
     rows = []

@@ -192,9 +192,11 @@ def test_ratings_of_one_second_tell_nothing_of_each_other(tmp_path):
         (
             "inter",
             "{header}\n1\t99\t3\t4",
-            r"line 2 rates item '99' by user '1'; they must be numbers of the other two",
+            r"line 2 rates item '99' by user '1' with '.*' at '.*'; the first two must be numbers of the other two",
         ),
         ("inter", "{header}\n1\t2\tmany\t4", "line 2 rates item '2'"),
+        ("inter", "{header}\n1\t2\tnan\t4", "line 2 rates item '2' by user '1' with 'nan' at '4'"),
+        ("inter", "{header}\n1\t2\t3\tinf", "line 2 rates item '2' by user '1' with '3' at 'inf'"),
         ("inter", "{header}", r"ml-100k\.inter has no rating for train"),
         ("user", "{header}\n1\told\tM\twriter\t1", r"ml-100k\.user, line 2 is no user: .*old"),
         ("item", "{header}\nx\tA\t1\tDrama", r"ml-100k\.item, line 2 is no film"),

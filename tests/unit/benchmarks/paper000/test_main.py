@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from benchmarks.paper000.__main__ import main, marks
 from benchmarks.paper000.figures import FIGURES
@@ -111,8 +112,40 @@ def test_a_figure_without_a_table_leaves_its_document_as_it_is(tmp_path, capsys)
     assert "old" in document.read_text()
 
 
+def test_a_task_without_a_figure_of_memory_leaves_its_document_as_it_is(tmp_path, capsys):
+    document = tmp_path / "results.md"
+    begin, end = marks("fig22")
+    document.write_text(f"{begin}\nold\n{end}\n")
+    with pytest.raises(SystemExit) as caught:
+        main(["fig22", "--tasks", "din", "--into", str(document)])
+    assert caught.value.code == ExitCode.DATA
+    assert "fig22 has no table: its tasks are resnet50" in capsys.readouterr().err
+    assert "old" in document.read_text()
+
+
+def test_a_document_without_the_marks_is_refused_before_anything_is_trained(tmp_path, capsys):
+    document = tmp_path / "results.md"
+    document.write_text("nothing\n")
+    with pytest.raises(SystemExit) as caught:
+        main(["fig7", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "none.jsonl"), "--into", str(document)])
+    assert caught.value.code == ExitCode.DATA
+    assert "has no place for the tables" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("given", "said"), [(["fig22", "--stored"], "fig22 is not stored"), (["fig7", "--epochs", "0"], "0 is below 1")]
+    ("given", "said"),
+    [
+        (["fig22", "--stored"], "fig22 is not stored"),
+        (["fig7", "--epochs", "0"], "0 is below 1"),
+        (["fig7", "--workers", "0"], "0 is below 1"),
+        (["fig7", "--device", "foo"], "invalid choice: 'foo'"),
+        (["fig7", "--into", "no/such.md"], "no/such.md is no file"),
+        pytest.param(
+            ["fig7", "--device", "cuda"],
+            "torch finds no GPU here",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
 )
 def test_what_cannot_be_asked_for_is_one_sentence(given, said, capsys):
     with pytest.raises(SystemExit, match="2"):
