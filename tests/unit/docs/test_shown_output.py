@@ -38,4 +38,4 @@ def test_the_layers_of_the_page_of_groups_can_be_read():
 
 def test_every_strategy_is_told():
     page = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
-    assert tuple(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)) == STRATEGY_NAMES
+    assert tuple(re.findall(r"^- `([a-z]+)`: ", page, re.MULTILINE)) == STRATEGY_NAMES
