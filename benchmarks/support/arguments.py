@@ -20,6 +20,8 @@ def above_zero(text: str) -> int:
 
 
 def numbers(text: str) -> range:
-    """'3' is that number alone, '0-4' the numbers from the first to the last."""
+    """'3' is that number alone, '0-4' the numbers from the first to the last. Raises ArgumentTypeError where there is none."""
     first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    if not (chosen := range(int(first), int(last or first) + 1)):
+        raise argparse.ArgumentTypeError(f"{text} ends before it begins")
+    return chosen

@@ -112,15 +112,12 @@ def test_a_figure_without_a_table_leaves_its_document_as_it_is(tmp_path, capsys)
     assert "old" in document.read_text()
 
 
-def test_a_task_without_a_figure_of_memory_leaves_its_document_as_it_is(tmp_path, capsys):
-    document = tmp_path / "results.md"
-    begin, end = marks("fig22")
-    document.write_text(f"{begin}\nold\n{end}\n")
+@pytest.mark.parametrize(("name", "task"), [("fig22", "resnet50"), ("recall", "type2_tiny")])
+def test_a_task_without_the_measured_figure_is_refused_before_anything_is_trained(name, task, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["fig22", "--tasks", "din", "--into", str(document)])
+        main(["fig14", name, "--tasks", "din", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "none.jsonl")])
     assert caught.value.code == ExitCode.DATA
-    assert "fig22 has no table: its tasks are resnet50" in capsys.readouterr().err
-    assert "old" in document.read_text()
+    assert f"{name} has no table: its tasks are {task}" in capsys.readouterr().err
 
 
 def test_a_document_without_the_marks_is_refused_before_anything_is_trained(tmp_path, capsys):
@@ -136,7 +133,9 @@ def test_a_document_without_the_marks_is_refused_before_anything_is_trained(tmp_
     ("given", "said"),
     [
         (["fig22", "--stored"], "fig22 is not stored"),
+        (["recall", "--stored"], "recall is not stored"),
         (["fig7", "--epochs", "0"], "0 is below 1"),
+        (["fig7", "--seeds", "2-0"], "2-0 ends before it begins"),
         (["fig7", "--workers", "0"], "0 is below 1"),
         (["fig7", "--device", "foo"], "invalid choice: 'foo'"),
         (["fig7", "--into", "no/such.md"], "no/such.md is no file"),
@@ -174,6 +173,16 @@ def test_memory_is_that_of_agents_and_more_with_late_features(capsys):
     for _, alone, serial, ours in rows:
         assert float(alone) > 10
         assert float(serial) < float(ours)
+
+
+@pytest.mark.skipif(find_spec("efficientnet_lite_pytorch") is None, reason="efficientnet_lite_pytorch is not installed")
+def test_recall_sends_each_feature_of_the_frozen_network_once(folder, capsys):
+    main(["recall", "--data", str(folder), "--seeds", "0"])
+    text = capsys.readouterr().out
+    rows = re.findall(r"\| ([^|]+) \| ([\d.]+) \| ([\d.]*) \| [\d.]+ \| [\d.]* \| 1 \|", text)
+    assert [row for row, *_ in rows] == ["device alone", "8 bits", "8 bits, recall"]
+    assert float(rows[0][1]) < float(rows[2][1]) < float(rows[1][1])
+    assert 0.4 < float(rows[2][2]) < 0.7
 
 
 def test_a_figure_takes_its_place_in_a_document(tmp_path):
