@@ -55,6 +55,7 @@ class BlockReceiver:
     def close(self) -> None:
         """Free the memory that was reserved for the chunks; called in any case."""
         self.session.memory.end_upload(self._reserved_bytes)
+        del self._assembler  # which holds this receiver, and with it the session
 
     async def take(self, tensor: WireTensor, lane: ThreadLane) -> int:
         """Take the block that arrived. Returns the digest of the session's block."""

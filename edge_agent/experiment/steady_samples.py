@@ -5,6 +5,7 @@ in between. What draws later for the first time, or rarely and from a generator 
 """
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -32,18 +33,25 @@ def check_steady(dataset: Dataset, collate: Collate | None, batch_size: int) -> 
         )
     whole = _read(dataset, collate, indices, "one")
     halves = [_read(dataset, collate, half, "another") for half in (indices[middle:], indices[:middle]) if half]
-    for together, parts in zip(whole, zip(*reversed(halves), strict=True), strict=True):
-        if not same_bits(together, torch.cat(parts)):
-            raise ConfigError(
-                f"deployment.recall is true, and a sample of {name} is not the same whenever it is read, or in every batch; "
-                f"{_MEND}"
-            )
+    if not _is_joined(whole, halves[::-1]):
+        raise ConfigError(
+            f"deployment.recall is true, and a sample of {name} is not the same whenever it is read, or in every batch; {_MEND}"
+        )
 
 
 def _read(dataset: Dataset, collate: Collate | None, indices: list[int], seed: str) -> list[Tensor]:
     """Read one batch; returns its inputs and labels."""
     (inputs, labels), *_ = SampleReader(dataset, 0, collate).read([BatchRequest(indices, ("recall", seed))])
     return [*features_of_inputs(inputs), *label_tensors(labels)]
+
+
+def _is_joined(whole: Sequence[Tensor], parts: Sequence[Sequence[Tensor]]) -> bool:
+    """Tell whether the tensors of a batch are those of its parts, one behind the other."""
+    try:
+        joined = [torch.cat(several) for several in zip(*parts, strict=True)]
+    except (ValueError, RuntimeError):  # other tensors, or of other shapes
+        return False
+    return len(joined) == len(whole) and all(map(same_bits, whole, joined))
 
 
 def _draws(dataset: Dataset, collate: Collate | None, indices: list[int]) -> bool:

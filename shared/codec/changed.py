@@ -53,13 +53,16 @@ class Changed(Codec):
 
         tensor, kept: [B, ...], of one type. numbers: of the samples, int [B]. is_kept: flag of each, bool [B]; of the others
         `kept` means nothing. above: nothing is sent of a sample whose change is no larger than this part of its feature, both
-        by their Euclidean norm; of a NaN it is. The strides are those of a contiguous tensor.
+        by their Euclidean norm. Of a sample whose change has no finite norm, the whole feature is sent again. The strides are
+        those of a contiguous tensor.
         """
         check_is_float(self.name, tensor)
         tensor, shape = tensor.detach().contiguous(), tuple(tensor.shape)
         change = tensor - kept
-        rests = _norms(change) <= above * _norms(tensor)
-        sent = torch.where(is_kept, torch.where(rests, SentPart.NOTHING, SentPart.CHANGE), SentPart.WHOLE).to(
+        moved, size = _norms(change), _norms(tensor)
+        rests = (moved <= above * size) & size.isfinite()
+        goes_on = is_kept & moved.isfinite()
+        sent = torch.where(goes_on, torch.where(rests, SentPart.NOTHING, SentPart.CHANGE), SentPart.WHOLE).to(
             torch.uint8
         )
         parts = [memory_of(numbers.to(torch.int32)), memory_of(sent)]

@@ -32,8 +32,9 @@ class ResultQueue(Generic[T]):
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:
-        """Take nothing more. On the event loop."""
+        """Take nothing more, and let go of `take`, whose owner may have the queue. On the event loop."""
         self._is_closed = True
+        self._take = _drop
 
     @property
     def must_stop(self) -> bool:
@@ -67,3 +68,7 @@ class ResultQueue(Generic[T]):
             self.take_all()
         except Exception as failure:
             self.failure = failure
+
+
+def _drop(_item: object) -> None:
+    pass

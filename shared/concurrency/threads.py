@@ -23,6 +23,15 @@ steps. A step waits whenever one thread hands over to another, some twenty times
 judging a placement would make a step of 1 ms take a hundred times as long."""
 
 
+async def finish_calls(thread: "Runner") -> None:
+    """Wait for the calls that a thread has begun: one goes on where nobody waits for it any more."""
+    await thread.run(_nothing)
+
+
+def _nothing() -> None:
+    pass
+
+
 def start_thread(name: str, prepare: Callable[[], None] | None, work: Callable[[], None]) -> threading.Thread:
     """Start a thread that cannot keep the process from ending, and return once it is prepared.
 

@@ -99,6 +99,11 @@ class PlacedBlocks:
                 changed = places.keys() & model.used_with(block.index for block in stage.late)
                 self._last_of[max(changed, key=places.__getitem__)].append(stage)
 
+    def let_go(self) -> None:
+        """Drop the features that are kept for this placement alone."""
+        if self.recalled is not None:
+            self.recalled.close()
+
     def forward(self, step: int, tile: Tile, inputs: Slots) -> Slots:
         """Run a stage, and keep what its backward needs."""
         return self._stages[tile].policy.forward(step, inputs)

@@ -2,7 +2,7 @@
 
 They lie in a file that memory maps, one tensor of all samples behind the other, and are written when they first come. A file is
 begun anew with every placement and after every return to a checkpoint, where the device begins to send them anew, too: both
-sides know what is here by the steps since then, and the file need not outlive its process. It is the trainer's, or that of a
+sides know what is here by the steps since then, and the file goes when a worker stops. It is the trainer's, or that of a
 device with all blocks.
 """
 
@@ -119,6 +119,13 @@ class Recalled:
         if len(lacking):
             self._keep(lacking, [one for one in columns if one is not None])
         return self._recalled(numbers)
+
+    def close(self) -> None:
+        """Keep nothing any more, and remove the file."""
+        if self._kinds:
+            self._columns, self._kinds = [], ()  # the memory goes with them
+            with suppress(OSError):
+                self._path.unlink()
 
     def _keep(self, numbers: Tensor, columns: Sequence[Tensor]) -> None:
         kinds = tuple(TensorSpec((1, *one.shape[1:]), one.dtype) for one in columns)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from shared.concurrency.result_queue import ResultQueue
-from shared.concurrency.threads import Runner
+from shared.concurrency.threads import Runner, finish_calls
 from shared.execution.failures import raise_failure
 from shared.execution.step_in_flight import Parcel
 from shared.execution.step_scheduler import StepScheduler, Work
@@ -188,7 +188,7 @@ class ComputeLoop:
         if running is not None:
             running.cancel()
             await asyncio.wait({running})
-        await self._thread.run(_nothing)  # a call that was under way goes on after its caller
+        await finish_calls(self._thread)
 
     async def _give_turns(self) -> None:
         more_is_left = False
@@ -345,7 +345,3 @@ class ComputeLoop:
             return False
         self._untaken_since = math.inf
         return True
-
-
-def _nothing() -> None:
-    pass

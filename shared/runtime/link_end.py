@@ -219,6 +219,10 @@ class LinkEnd:
                 task.cancel()
             await asyncio.gather(sending, receiving, return_exceptions=True)
 
+    def let_go(self) -> None:
+        """Drop the last stream, which holds this end. `run` is not called again."""
+        self._stream = None
+
     def accept(self, frame: Frame, key: TensorKey) -> None:
         """Agree to a tensor that the peer announces, before memory is taken for it; the assembler of every stream asks this.
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from shared.bounds import is_step
-from shared.concurrency.threads import Runner
+from shared.concurrency.threads import Runner, finish_calls
 from shared.errors import ProtocolError
 from shared.events import Emit
 from shared.events import worker as events
@@ -60,6 +60,7 @@ class PlacementExecutor:
         self.window = window
         """Counts of the steps that are under way here."""
         self._blocks = blocks
+        self._codecs = threads.codecs
         self._emit = emit
         self._give = give
         self._learns = any(isinstance(one, Backward) for one in plan.program(worker))
@@ -157,8 +158,15 @@ class PlacementExecutor:
         self._task = self._compute_loop.start()
 
     async def stop(self) -> None:
-        """Compute no more. When this returns, nothing is being computed."""
+        """Compute no more, and drop what is kept for this placement alone.
+
+        When this returns, nothing is being computed, and nothing that was being coded follows.
+        """
         await self._compute_loop.stop(self._task)
+        await finish_calls(self._codecs)
+        self._blocks.let_go()
+        for end in self.ends.values():
+            end.let_go()
 
     async def serve(
         self, peer: str, stream: LinkStream, end_writing: Callable[[], Awaitable[None]] | None = None

@@ -193,6 +193,12 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _features_are_kept_in_one_way(self) -> Self:
+        if self.recalls and self.changes is not None:
+            raise ValueError("features are recalled, and what changes of them is sent; leave one of the two out")
+        return self
+
+    @model_validator(mode="after")
     def _labels_are_read_where_they_are_counted(self) -> Self:
         if self.recalls and self.mean == "token":
             raise ValueError('features are recalled, so no labels are read to count; set training.mean = "batch"')

@@ -30,11 +30,15 @@ class PlainReceiver:
 
     def _one(self, number: int, feature: Tensor) -> Tensor:
         kept = self.kept
-        if number not in kept:
+        if number not in kept or not (moved := _norm(difference := feature - kept[number])).isfinite():
             kept[number] = self._whole.decode(self._whole.encode(feature)).clone()
-        elif not (difference := feature - kept[number]).norm() <= self._above * feature.norm():
+        elif not (moved <= self._above * _norm(feature) and _norm(feature).isfinite()):
             kept[number] = kept[number] + self._change.decode(self._change.encode(difference))
         return kept[number]
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(tensor.double() if tensor.dtype is torch.float64 else tensor.float())
 
 
 def plain_orders(config: EdgeConfig, samples: int) -> BatchLoader:

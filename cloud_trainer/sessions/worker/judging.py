@@ -118,6 +118,12 @@ class PlacementJudge:
                 )
             self._check_gradient(placement, one)
             self._check_size(placement, one)
+        keeps = self.recipe.recalls or self.recipe.changes is not None
+        if keeps and self.chain.lengths is not None:
+            raise ConfigError(
+                "features of samples are kept (deployment.recall, deployment.changes), and samples have several lengths "
+                "(data.longest); leave one of them out"
+            )
         if plan.training.recalls_at(self.worker):
             self.limits.check_recalled("recall", self.recipe.recalled_samples, self._kept_bytes(placement))
         elif (changes := self.recipe.changes) is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakMethod
 
 
 class Reminder:
@@ -12,8 +13,9 @@ class Reminder:
     """
 
     def __init__(self, seconds: float, remind: Callable[[], None]) -> None:
+        """remind: a method of the owner, who can go while it is held here."""
         self._seconds = seconds
-        self._remind = remind
+        self._remind = WeakMethod(remind)
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -38,4 +40,5 @@ class Reminder:
             self._timer = loop.call_at(due, self._look)
         else:
             self._since = None
-            self._remind()
+            if (remind := self._remind()) is not None:
+                remind()

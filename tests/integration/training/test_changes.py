@@ -4,10 +4,11 @@ import pytest
 
 from benchmarks.net.relay import Fault, Relay
 from edge_agent.training.events import Placed
-from isthmus import run_training
+from isthmus import EdgeConfig, run_training
 from shared.errors import ConfigError, ExitCode, RefusedError
 from shared.execution.step_scheduler import StepScheduler
 from shared.placement import AGENT
+from tests.integration.training.test_lengths import CONTINUED
 from tests.support.plain import assert_same_bits
 from tests.support.plain_changed import plain_changed, plain_changed_late
 from tests.support.plain_late import steady_order
@@ -178,3 +179,12 @@ async def test_what_cannot_be_is_refused_before_anything_is_contacted(more, sent
     with pytest.raises(ConfigError, match=r"changes_above is 0\.1 and changes is left out"):
         edge_config("deployment.changes_above=0.1")
     assert ConfigError.exit_code is ExitCode.CONFIG
+
+
+async def test_a_trainer_keeps_no_features_of_several_lengths(monkeypatch):
+    """Also for an agent that does not refuse them itself."""
+    monkeypatch.setattr(EdgeConfig, "_against_kept", lambda _config: iter(()))
+    async with running_trainer("server.accept_inputs=true") as server:
+        flags = [*CONTINUED, CHANGES, "deployment.cut=2", 'privacy.inputs_to=["trainer"]']
+        with pytest.raises(RefusedError, match="samples have several lengths"):
+            await run_training(edge_config(*flags, f"trainer.address={server.address}"))

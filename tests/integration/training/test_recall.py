@@ -1,6 +1,11 @@
 """Features that are sent once: each sample's crosses in the first epoch, and later the trainer recalls it by its number."""
 
+import asyncio
+import gc
+import mmap
+import weakref
 from collections import OrderedDict
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -8,6 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks.net.relay import Fault, Relay
+from cloud_trainer.sessions.worker.session_worker import SessionWorker
 from edge_agent.training.events import Placed
 from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, RefusedError
@@ -73,6 +79,12 @@ def centred(items):
     """Digits without the mean of their batch."""
     images = torch.stack([image for image, _ in items])
     return images - images.mean(0), torch.tensor([label for _, label in items])
+
+
+def of_whole_batches(items):
+    """Digits with a second label in small batches."""
+    images, labels = torch.stack([image for image, _ in items]), torch.tensor([label for _, label in items])
+    return images, (labels, labels) if len(items) <= 16 else labels
 
 
 def with_statistics():
@@ -180,6 +192,43 @@ async def test_features_lie_in_the_folder_of_the_session_and_go_with_it(tmp_path
     assert not any(path.parent.parent.exists() for path in found)
 
 
+def mapped_bytes():
+    """Count the bytes of files of features that this process maps, removed ones too."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split("-", 1) for line in lines if "/recalled/features" in line]
+    return sum(int(rest.split(" ", 1)[0], 16) - int(begin, 16) for begin, rest in ranges)
+
+
+async def test_the_features_of_earlier_placements_take_no_memory_nor_disk(tmp_path, monkeypatch):
+    """Also while nothing collects what refers to itself."""
+    found, placed, deployers, kept, gone = list[int](), list[Placed](), list[object](), list[object](), asyncio.Event()
+    built = SessionWorker.__init__
+
+    def noted(self, *given, **named):
+        kept.append(weakref.ref(self, lambda _ref: gone.set()))
+        built(self, *given, **named)
+
+    def progressed(statistics):
+        found.append(mapped_bytes())
+        if statistics.steps % 30 == 5:
+            cut_at(deployers[0], 1 + statistics.steps % 60 // 30)
+
+    monkeypatch.setattr(SessionWorker, "__init__", noted)
+    gc.disable()
+    try:
+        async with running_trainer(keeping(tmp_path)) as server:
+            config = edge_config(*FLAGS, RECALL, "training.epochs=9", f"trainer.address={server.address}")
+            await run_training(config, Listening(progressed, deployers.append, {Placed: placed.append}))
+            deployers.clear()
+            assert len(placed) > 2
+            assert SAMPLES * RECORD_BYTES <= max(found) < SAMPLES * RECORD_BYTES + mmap.PAGESIZE
+            assert mapped_bytes() == 0
+            async with asyncio.timeout(20):
+                await gone.wait()  # and with it the weights of a closed session
+    finally:
+        gc.enable()
+
+
 async def test_features_for_which_there_is_no_room_are_refused(tmp_path):
     needed = SAMPLES * RECORD_BYTES
     async with running_trainer(keeping(tmp_path), f"server.max_recalled_bytes={needed}") as server:
@@ -211,6 +260,10 @@ async def test_features_for_which_there_is_no_room_are_refused(tmp_path):
         (['data.collate="tests.integration.training.test_recall:mixed"'], "draws random numbers"),
         (
             ['data.collate="tests.integration.training.test_recall:centred"'],
+            "not the same whenever it is read, or in every",
+        ),
+        (
+            ['data.collate="tests.integration.training.test_recall:of_whole_batches"'],
             "not the same whenever it is read, or in every",
         ),
         (

@@ -82,6 +82,31 @@ def test_nothing_is_sent_of_a_sample_that_has_moved_no_more_than_a_part_of_its_f
     assert sender.take(sender.send([0], moved[:1])).isnan().any(), "what is no number is never left out"
 
 
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 60000.0])
+@pytest.mark.parametrize("above", [0.0, 0.2])
+@pytest.mark.parametrize("name", ["raw-since-topk1", "raw-since-uniform8"])
+def test_a_feature_beyond_its_type_spoils_no_later_one(name, above, value):
+    sender, receiver = End(name, torch.float16, above), End(name, torch.float16, above)
+    usual = drawn(1, dtype=torch.float16)
+    spike = usual.clone()
+    spike[0, 0] = torch.tensor([value, -value, 0.0, 0.0, 0.0])
+    for features in (usual, spike, -spike, *(usual,) * 20):
+        encoded = sender.send([3], features)
+        received = receiver.take(encoded)
+        assert torch.equal(received.isfinite(), features.isfinite())
+        sender.take(encoded)
+    assert (received - usual).norm() <= max(above, 0.02) * usual.norm()
+
+
+def test_a_feature_whose_norm_is_beyond_its_type_is_never_left_out():
+    sender, usual = End("fp32-since-fp32", above=0.2), torch.ones(1, *SHAPE)
+    sender.take(sender.send([0], usual))
+    for value in (1e30, 2e38):
+        spike = usual.clone()
+        spike[0, 0, 0] = value
+        assert torch.equal(sender.take(sender.send([0], spike)), spike)
+
+
 def test_where_nothing_is_kept_it_is_a_codec_of_whole_features():
     codec, features = codec_by_name("uniform8-since-topk1"), drawn(4)
     each = codec_by_name("uniform8")

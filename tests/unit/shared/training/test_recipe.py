@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler
 from shared.config.docstrings import docstring_of
 from shared.errors import ModelError, NotAllowedError
 from shared.registry import OptimizerConfig
-from shared.training.recipe import Recipe, ScheduleConfig
+from shared.training.recipe import Changes, Recipe, ScheduleConfig
 from shared.training.schedule import check_schedule, learning_rate, set_rates
 from shared.version import PROTOCOL_VERSION
 
@@ -263,6 +263,23 @@ def test_a_prediction_under_an_optimizer_without_momentum_is_refused(values):
             steps_per_epoch=5,
             total_steps=50,
         )
+
+
+def test_features_are_kept_in_one_way_alone():
+    given = {
+        "optimizer": OptimizerConfig(),
+        "schedule": ScheduleConfig(),
+        "loss": "mse",
+        "seed": 0,
+        "frozen_mode": "eval",
+        "steps_per_epoch": 5,
+        "total_steps": 50,
+    }
+    changes = Changes(samples=4, codec="topk1")
+    assert Recipe(recalled_samples=4, **given).recalls
+    assert Recipe(changes=changes, **given).changes == changes
+    with pytest.raises(ValidationError, match="features are recalled, and what changes of them is sent"):
+        Recipe(recalled_samples=4, changes=changes, **given)
 
 
 def test_a_prediction_by_a_momentum_that_changes_is_refused():
