@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.net.relay import Fault, Relay
 from edge_agent.training.events import Placed
-from isthmus import EdgeConfig, run_training
+from isthmus import run_training
 from shared.errors import ConfigError, ExitCode, RefusedError
 from shared.execution.step_scheduler import StepScheduler
 from shared.placement import AGENT
@@ -181,10 +181,11 @@ async def test_what_cannot_be_is_refused_before_anything_is_contacted(more, sent
     assert ConfigError.exit_code is ExitCode.CONFIG
 
 
-async def test_a_trainer_keeps_no_features_of_several_lengths(monkeypatch):
+async def test_a_trainer_keeps_no_features_of_several_lengths():
     """Also for an agent that does not refuse them itself."""
-    monkeypatch.setattr(EdgeConfig, "_against_kept", lambda _config: iter(()))
+    flags = [*CONTINUED, "deployment.cut=2", 'privacy.inputs_to=["trainer"]']
     async with running_trainer("server.accept_inputs=true") as server:
-        flags = [*CONTINUED, CHANGES, "deployment.cut=2", 'privacy.inputs_to=["trainer"]']
+        config = edge_config(*flags, f"trainer.address={server.address}")
+        changing = config.deployment.model_copy(update={"changes": "topk1"})  # copies are not judged
         with pytest.raises(RefusedError, match="samples have several lengths"):
-            await run_training(edge_config(*flags, f"trainer.address={server.address}"))
+            await run_training(config.model_copy(update={"deployment": changing}))
