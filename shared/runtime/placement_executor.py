@@ -163,7 +163,7 @@ class PlacementExecutor:
         When this returns, nothing is being computed, and nothing that was being coded follows.
         """
         await self._compute_loop.stop(self._task)
-        await finish_calls(self._codecs)
+        await finish_calls(self._codecs)  # or one end alone would go on from a change that is void
         self._blocks.let_go()
         for end in self.ends.values():
             end.let_go()

@@ -64,6 +64,19 @@ async def test_features_lie_in_the_folder_of_the_session_and_go_with_it(tmp_path
     assert not any(path.parent.parent.exists() for path in found)
 
 
+async def test_a_run_that_stops_leaves_no_features_which_the_next_would_begin_anew(tmp_path):
+    shutdown = Shutdown()
+
+    def stop(statistics):
+        if statistics.steps == STOPPED_AT:
+            assert list(tmp_path.glob("edge-agent/*/recalled/features"))
+            shutdown.drain()
+
+    with pytest.raises(StoppedError):
+        await run_training(edge_config(*ALONE, keeping(tmp_path)), Listening(stop), shutdown=shutdown)
+    assert not list(tmp_path.rglob("features"))
+
+
 async def test_features_for_which_there_is_no_room_are_refused(tmp_path):
     needed = SAMPLES * RECORD_BYTES
     flags = [*ALONE, keeping(tmp_path), "training.max_steps=2"]
