@@ -27,7 +27,7 @@ from benchmarks.support.trained import trained
 from edge_agent.data import TensorDataset, digits
 from edge_agent.data.tensors import Split
 from isthmus import EdgeConfig
-from shared.config import load_config
+from shared.config import load_config, toml_value
 from shared.model.build import build_model
 from shared.model.random_state import random_state
 from shared.telemetry.logs import configure_logs
@@ -127,7 +127,7 @@ def tuned(row: str, seed: int, epochs: int, weights: Path, address: str) -> Tune
                 f"trainer.address={address}",
                 "trainer.insecure=true",
                 f"model.factory={FACTORY}",
-                "model.kwargs={width=32, blocks=2, classes=10}",
+                f"model.kwargs={toml_value(KWARGS)}",
                 'model.frozen=["stem"]',
                 "model.frozen_mode=eval",
                 f'data.train={{factory="benchmarks.changes:{dataset}"}}',
@@ -158,6 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=numbers, default=numbers("0-4"))
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     chosen = parser.parse_args(arguments)
+    if chosen.epochs < 2:
+        parser.error("features are sent once, or as changes, from a second epoch on; give --epochs 2 or more")
     configure_logs("warning")
     torch.set_num_threads(1)
     results = list(_all(chosen.rows, chosen.seeds, chosen.epochs))

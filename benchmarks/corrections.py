@@ -26,6 +26,7 @@ from benchmarks.paper000.tasks import TASKS, Fewer
 from benchmarks.support.arguments import benchmark_parser, numbers
 from benchmarks.support.report import mean_and, write_json
 from shared.model.build import build_checked_chain
+from shared.registry.optimizers.sgd import LONG_DECAY, LONG_LEAD
 
 STALENESS, EPOCHS, BATCH, SAMPLES = 5, 5, 32, 4000
 RATE, WEIGHT_DECAY = 0.05, 1e-4
@@ -62,7 +63,7 @@ ROWS: dict[str, Correction | None] = {
     "uncorrected": Correction(),
     "predicted": Correction(lead=1.0),
     "updates with what they lacked": Correction(lacking=5.0),
-    "predicted, momentum 0.99": Correction(momentum=0.99, lead=2.0),
+    "predicted, momentum 0.99": Correction(momentum=LONG_DECAY, lead=LONG_LEAD),
     "updates with what they lacked, 0.99": Correction(momentum=0.99, lacking=8.0),
     "both, 0.99": Correction(momentum=0.99, lead=1.0, lacking=3.0),
 }

@@ -19,6 +19,7 @@ from pydantic import (
 
 from shared.config import OneOf, Section
 from shared.registry import POLICIES, codec_names
+from shared.registry.corrections import StalenessCorrection
 from shared.training.recipe import ScheduleConfig
 
 MBQ_ADAPTIVE = "mbq-adaptive"
@@ -106,7 +107,7 @@ class DeploymentConfig(Section):
     backward: Annotated[str, OneOf(POLICIES)] = "replay"
     """Treatment of a late gradient. "replay" recomputes its batch with today's weights and holds inputs only; "stash"
     keeps each batch's activations and a copy of the weights that made them."""
-    staleness_correction: Literal["auto", "none", "prediction"] = "auto"
+    staleness_correction: Literal["auto", StalenessCorrection] = "auto"
     """Correction of late updates. "prediction" computes a batch with weights moved along the optimizer's momentum, by as many
     updates as come before the batch's own; with sgd twice as far, and blocks whose updates come late, as those that wait for
     error gradients, have a momentum of at least 0.99, in which a gradient acts for longer and as much in all.

@@ -84,6 +84,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.stored and (measured := [name for name in chosen.figures if name in MEASURED]):
         parser.error(f"{measured[0]} is not stored; it is measured")
+    if "recall" in chosen.figures and chosen.epochs == 1:
+        parser.error("recall shows in a second epoch; give --epochs 2 or more")
     if chosen.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch finds no GPU here; leave --device out")
     if chosen.into is not None and not chosen.into.is_file():
@@ -97,9 +99,11 @@ def _text(name: str, chosen: argparse.Namespace, results: Mapping[Training, Resu
     from benchmarks.paper000.memory import memory_text  # needs the agent, which a machine with a GPU may lack
     from benchmarks.paper000.recall import recall_text
 
+    shown = [one for one in MEASURED[name] if one in chosen.tasks]
     if name == "recall":
-        return recall_text(chosen.size, chosen.data, chosen.epochs, chosen.seeds)
-    return memory_text([one for one in MEASURED[name] if one in chosen.tasks], chosen.size, len(chosen.seeds))
+        (task,) = shown
+        return recall_text(TASKS[task], chosen.size, chosen.data, chosen.epochs or 2, chosen.seeds)
+    return memory_text(shown, chosen.size, len(chosen.seeds))
 
 
 def _alone(chosen: argparse.Namespace) -> Mapping[str, Training]:

@@ -1,8 +1,9 @@
 """A task of paper 000 as an agent's configuration: `python -m benchmarks.paper000.configuration TASK --data FOLDER`.
 
-By it `edge-agent run --config` trains on all of the data across the task's cut, with the paper's K, 8 bits and feedback. The
-trainer has to allow the networks by `--set 'models.allowed=["shared.model.zoo", "benchmarks.paper000.networks"]'`, and raw
-inputs, by `--set server.accept_inputs=true`, for `chair`, whose labels stay on the device.
+By it `edge-agent run --config` trains on all of the data across the task's cut, with the paper's K, 8 bits and feedback, and,
+unlike there, with predicted weights where the optimizer has a momentum. The trainer has to allow the networks by `--set
+'models.allowed=["shared.model.zoo", "benchmarks.paper000.networks"]'`, and raw inputs, by `--set server.accept_inputs=true`,
+for `chair`, whose labels stay on the device.
 """
 
 import argparse

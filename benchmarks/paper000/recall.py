@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.paper000.configuration import configuration
-from benchmarks.paper000.tasks import TASKS
+from benchmarks.paper000.tasks import Task
 from benchmarks.support.processes import trainer_process
 from benchmarks.support.report import mean_and
 from benchmarks.support.trained import Trained, trained
@@ -18,9 +18,8 @@ from isthmus import EdgeConfig
 from shared.config import load_config
 from shared.telemetry.logs import configure_logs
 
-TASK = "type2_tiny"
 _BLOCKS = 19
-_EPOCHS = 2
+_STALENESS = 5
 _ROWS = {
     "device alone": (f"deployment.cut={_BLOCKS}", "deployment.staleness=0", "deployment.codec=fp32"),
     "8 bits": (),
@@ -29,14 +28,13 @@ _ROWS = {
 """Flags by the name of the row; the last is held against the one before."""
 
 
-def recall_text(size: str, folder: Path, epochs: int | None, seeds: Sequence[int]) -> str:
-    """Train on all samples, and return the table. epochs: two at least; None for two. Raises DataError."""
-    epochs = max(epochs or _EPOCHS, _EPOCHS)
+def recall_text(task: Task, size: str, folder: Path, epochs: int, seeds: Sequence[int]) -> str:
+    """Train on all samples, and return the table. task: of 19 blocks. epochs: two or more. Raises DataError."""
     configure_logs("warning")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as kept:
         file = Path(kept) / "edge.toml"
-        file.write_text(configuration(TASKS[TASK], size, folder, epochs))
+        file.write_text(configuration(task, size, folder, epochs))
         with trainer_process(f"checkpoints.location={kept}", "compute.threads=1", "compute.device=cpu") as address:
             runs = {
                 row: [trained(_config(file, address, seed, flags)) for seed in seeds] for row, flags in _ROWS.items()
@@ -45,7 +43,7 @@ def recall_text(size: str, folder: Path, epochs: int | None, seeds: Sequence[int
         [
             "**recall: Features that are sent once.** Goals: as many bytes as one epoch sends, and 1 % of all more; a tenth of "
             "the device's processor time from the second epoch on.",
-            f"*{TASKS[TASK].title}*, size `{size}`, {epochs} epochs of all samples, batches of 32, K = 5. Mean ± standard "
+            f"*{task.title}*, size `{size}`, {epochs} epochs of all samples, batches of 32, K = {_STALENESS}. Mean ± standard "
             "deviation over the seeds.",
             "\n".join(_lines(runs)),
         ]
@@ -58,7 +56,7 @@ def _config(file: Path, address: str, seed: int, flags: Sequence[str]) -> EdgeCo
         "trainer.insecure=true",
         f"training.seed={seed}",
         "training.evaluate_every_epochs=0",
-        "deployment.staleness=5",
+        f"deployment.staleness={_STALENESS}",
         "compute.threads=1",
         "compute.device=cpu",
     ]

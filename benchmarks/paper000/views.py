@@ -1,6 +1,6 @@
 """Pairs for a generator: a class and a transformation in, an image out. They stand for the rendered chairs of paper 000.
 
-The objects are digits or clothes, each turned by several angles; the network has to draw an object at an angle at which it
+The objects are digits, each turned by several angles; the network has to draw an object at an angle at which it
 was never shown.
 """
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edge_agent.data import digits, evaluation_batches, fashion_mnist
+from edge_agent.data import digits, evaluation_batches
 from edge_agent.data.tensors import Split, check_split
 from shared.errors import DataError
 
@@ -42,7 +42,6 @@ class Views:
 
 def views(
     split: Split = "train",
-    path: str | None = None,
     objects: int = 809,
     angles: int = 16,
     size: int = 128,
@@ -50,12 +49,11 @@ def views(
 ) -> Views:
     """Return pairs of float32 [objects + angles], two ones, and an image, float32 [channels, size, size] of 0 to 1.
 
-    path: the folder of Fashion-MNIST; left out, the digits that come with the package. The numbers of objects and angles make
-    the 825 inputs of `shared.model.zoo:chair`. Raises DataError for a file that is missing, torn or of another form, and for
-    more objects than there are.
+    The images are the digits that come with the package. The numbers of objects and angles make the 825 inputs of
+    `shared.model.zoo:chair`. Raises DataError for more objects than there are.
     """
     check_split(split)
-    source = digits() if path is None else fashion_mnist(path)
+    source = digits()
     if not 1 <= objects <= len(source):
         raise DataError(f"objects is {objects}; it must be 1 to {len(source)}, as many as there are images")
     inputs = next(evaluation_batches(source, objects)).inputs

@@ -74,7 +74,7 @@ class Memory:
     """Bytes of samples and labels that are there before their step begins (`data.ahead`)."""
     kept: int
     """Bytes of the features of which changes are sent (`deployment.changes`), of all samples, with those that a checkpoint
-    copies."""
+    copies; or of a flag of each sample that is recalled."""
 
     @property
     def total(self) -> int:

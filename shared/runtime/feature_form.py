@@ -7,7 +7,6 @@ from functools import partial
 
 from torch import Tensor
 
-from shared.codec import codec_by_name
 from shared.codec.changed import Changed
 from shared.errors import ProtocolError
 from shared.execution.crossing_types import CrossingTypes
@@ -16,7 +15,7 @@ from shared.model.chain import Chain
 from shared.model.spec import TensorSpec
 from shared.placement import Cargo, Crossing, Placement
 from shared.runtime.announcements import ExpectedTensor
-from shared.runtime.form import Form
+from shared.runtime.form import Form, decoded_slots
 from shared.training.kept_features import KeptFeatures
 
 
@@ -56,11 +55,7 @@ class FeatureForm(Form):
 
     def decode(self, encoded: EncodedSlots) -> Load:
         """See `Form.decode`."""
-        load: list[Tensor | None] = [None] * len(self._specs)
-        for slot, each in encoded.items():
-            if each is not None:
-                load[slot] = codec_by_name(each.codec).decode(each)
-        return tuple(load)
+        return tuple(map(decoded_slots(encoded).get, range(len(self._specs))))
 
     def length(self, slot: int, shape: Sequence[int]) -> int | None:
         """See `Form.length`."""
@@ -102,11 +97,9 @@ class ChangedFeatureForm(FeatureForm):
         types: CrossingTypes,
         kept: KeptFeatures,
         above: float,
-        *,
-        recalls: bool = False,
     ) -> None:
         """above: see `Changed.encode_since`."""
-        super().__init__(crossing, placement, codecs, chain, types, recalls=recalls)
+        super().__init__(crossing, placement, codecs, chain, types)
         self.keep = self._keep
         self._kept = kept
         self._above = above

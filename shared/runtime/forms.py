@@ -152,16 +152,14 @@ class Forms:
         match crossing.cargo:
             case Cargo.FEATURE | Cargo.ERROR_GRADIENT:
                 coded, codec = chain.coded_slots(crossing.index), by_sample(codec) if self._recalls else codec
-                kept, recalls = self._kept if crossing.cargo is Cargo.FEATURE else None, self._recalls
+                kept = self._kept if crossing.cargo is Cargo.FEATURE else None
                 changes = None if kept is None else self._recipe.changes
                 if changes is not None:
                     codec = f"{codec}{SINCE}{changes.codec}"
                 codecs = {slot: codec if coded[slot] else "raw" for slot in crossing.slots}
                 if kept is None or changes is None:
-                    return FeatureForm(crossing, placement, codecs, chain, self._types, recalls=recalls)
-                return ChangedFeatureForm(
-                    crossing, placement, codecs, chain, self._types, kept, changes.above, recalls=recalls
-                )
+                    return FeatureForm(crossing, placement, codecs, chain, self._types, recalls=self._recalls)
+                return ChangedFeatureForm(crossing, placement, codecs, chain, self._types, kept, changes.above)
             case Cargo.LABEL:
                 counts = (
                     self._recipe.mean == "token" and len(crossing.slots) > self._recipe.label_tensors

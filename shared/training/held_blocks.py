@@ -21,7 +21,7 @@ from shared.training.clipping import SKIP, BlockNorms, Clipping
 from shared.training.kept_features import KeptFeatures
 from shared.training.loss_scale import LossScale
 from shared.training.optimizers import Grouping, build_optimizer
-from shared.training.prediction import predict, set_momentum
+from shared.training.prediction import predict, set_late_momentum
 from shared.training.range_updates import RangeUpdates
 from shared.training.recipe import Recipe
 from shared.training.schedule import set_rates
@@ -202,7 +202,7 @@ class HeldBlocks:
             for parameter in others:
                 parameter.grad = None
             try:
-                set_momentum(optimizer, self._momentum, is_late=is_late)
+                set_late_momentum(optimizer, self._momentum, is_late=is_late)
                 optimizer.step()
             finally:
                 for parameter, gradient in zip(others, waiting, strict=True):

@@ -6,8 +6,9 @@ which let the momentum stay as it is; here it decays, as it does in the optimize
 Under gradients that come K updates late, sgd diverges where the loss is curved far less than it may be otherwise: with a
 momentum of 0.9 and K = 5, a 180th as much. Prediction by that momentum brings this to a 100th, and prediction by a momentum of
 0.99, twice as far, to a 20th. Without a momentum it is a seventh, and with this one nearly as much as without lateness
-(`tests/unit/shared/training/test_late_momentum.py`). So under sgd blocks whose updates come late have such a momentum, under
-which a gradient moves a weight as far in all as before (Ajanthan et al. 2025, arXiv 2505.01099).
+(`tests/unit/shared/training/test_late_momentum.py`, `benchmarks/results/corrections.md`). So under sgd blocks whose updates
+come late have such a momentum, under which a gradient moves a weight as far in all as before (Ajanthan et al. 2025, arXiv
+2505.01099).
 
 All follows from the optimizer's state, the recipe and the placement.
 """
@@ -51,7 +52,7 @@ def predict(
             _move(momentum, [copy for copy, _ in found], [state for _, state in found], momentum.lead * way)
 
 
-def set_momentum(optimizer: torch.optim.Optimizer, momentum: Momentum, *, is_late: bool) -> None:
+def set_late_momentum(optimizer: torch.optim.Optimizer, momentum: Momentum, *, is_late: bool) -> None:
     """Set the momentum for an update: this one where updates come late, else the optimizer's own."""
     for group in optimizer.param_groups:
         if not is_late:

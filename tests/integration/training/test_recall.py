@@ -81,7 +81,7 @@ def centred(items):
     return images - images.mean(0), torch.tensor([label for _, label in items])
 
 
-def of_whole_batches(items):
+def with_more_in_small_batches(items):
     """Digits with a second label in small batches."""
     images, labels = torch.stack([image for image, _ in items]), torch.tensor([label for _, label in items])
     return images, (labels, labels) if len(items) <= 16 else labels
@@ -263,7 +263,7 @@ async def test_features_for_which_there_is_no_room_are_refused(tmp_path):
             "not the same whenever it is read, or in every",
         ),
         (
-            ['data.collate="tests.integration.training.test_recall:of_whole_batches"'],
+            ['data.collate="tests.integration.training.test_recall:with_more_in_small_batches"'],
             "not the same whenever it is read, or in every",
         ),
         (

@@ -134,6 +134,7 @@ def test_a_document_without_the_marks_is_refused_before_anything_is_trained(tmp_
     [
         (["fig22", "--stored"], "fig22 is not stored"),
         (["recall", "--stored"], "recall is not stored"),
+        (["recall", "--epochs", "1"], "recall shows in a second epoch"),
         (["fig7", "--epochs", "0"], "0 is below 1"),
         (["fig7", "--seeds", "2-0"], "2-0 ends before it begins"),
         (["fig7", "--workers", "0"], "0 is below 1"),

@@ -16,7 +16,7 @@ from shared.registry.corrections import momentum_of
 from shared.registry.optimizers.sgd import LONG_DECAY, LONG_LEAD
 from shared.training.optimizers.building import build_optimizer
 from shared.training.policies import Replay, policy_by_name
-from shared.training.prediction import predict, set_momentum
+from shared.training.prediction import predict, set_late_momentum
 from shared.training.recipe import Recipe, ScheduleConfig
 from shared.training.stage import lone_stage
 from tests.support.examples import examples
@@ -36,7 +36,7 @@ def test_with_momentum_alone_it_is_twice_the_way_of_updates_without_gradients(de
     assert momentum is not None
     for _ in range(done):
         parameter.grad = torch.randn(7)
-        set_momentum(optimizer, momentum, is_late=True)
+        set_late_momentum(optimizer, momentum, is_late=True)
         optimizer.step()
     before, predicted = (parameter.detach().clone() for _ in range(2))
     predict(optimizer, momentum, told, [(parameter, predicted)], range(done, done + pending))
@@ -58,7 +58,7 @@ def test_a_steady_gradient_moves_a_weight_as_fast_whether_it_comes_late_or_not(d
     late = [True] * 1500 + torch.randint(2, (40,), generator=torch.Generator().manual_seed(seed)).bool().tolist()
     for step, is_late in enumerate(late):
         before, parameter.grad = parameter.detach().clone(), gradient.clone()
-        set_momentum(optimizer, momentum, is_late=is_late)
+        set_late_momentum(optimizer, momentum, is_late=is_late)
         optimizer.step()
         if step >= 1490:
             torch.testing.assert_close(before - parameter.detach(), 0.1 * gradient / (1 - decay), rtol=1e-4, atol=0)
@@ -72,12 +72,12 @@ def test_what_has_no_momentum_of_its_own_has_it_while_gradients_come_late_alone(
     optimizer = build_optimizer({"late": late, "other": other, "unused": unused}, config)
     for parameter in (late, other, unused):
         parameter.grad = torch.ones(2)
-    set_momentum(optimizer, momentum, is_late=True)
+    set_late_momentum(optimizer, momentum, is_late=True)
     optimizer.step()
     torch.testing.assert_close(late.detach(), torch.full((2,), -0.1 * (1 - LONG_DECAY)))
     before = other.detach().clone()
     late.grad = unused.grad = None
-    set_momentum(optimizer, momentum, is_late=False)
+    set_late_momentum(optimizer, momentum, is_late=False)
     optimizer.step()
     torch.testing.assert_close(other.detach() - before, torch.full((2,), -0.1))
     assert [momentum.key in optimizer.state[one] for one in (late, other, unused)] == [True, False, True]
